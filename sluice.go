@@ -387,12 +387,15 @@ func (l *Limiter) Refund(ctx context.Context, r Receipt, units int64) (Refunded,
 	if l.closed.Load() {
 		return Refunded{}, fmt.Errorf("%w: %w", ErrRefund, ErrClosed)
 	}
-	back, err := l.store.Refund(ctx, r.inner, units, l.c.Now())
+	if units < 0 || units > limit.MaxUnits {
+		return Refunded{}, fmt.Errorf("%w: %d units are outside 0..%d", ErrRefund, units, int64(limit.MaxUnits))
+	}
+	back, err := l.store.Settle(ctx, r.inner, r.inner.Without(units), l.c.Now())
 	if err != nil {
 		return Refunded{}, fmt.Errorf("%w: %w", ErrRefund, err)
 	}
 	out := Refunded{Repeated: back.Repeated, Expired: back.Expired}
-	for _, n := range back.Units {
+	for _, n := range back.Returned {
 		out.Units = max(out.Units, n)
 	}
 	return out, nil

@@ -80,9 +80,9 @@ func (p port) Peek(_ context.Context, req *limit.Request, _ time.Time, d *limit.
 	return p.process.run.callStore(req, d, true)
 }
 
-// Refund implements [limit.Store]. Simulated clients ask for no refunds.
-func (port) Refund(context.Context, *limit.Receipt, int64, time.Time) (limit.Refund, error) {
-	return limit.Refund{}, errors.New("simulated Redis: there are no refunds")
+// Settle implements [limit.Store]. Simulated clients settle nothing.
+func (port) Settle(context.Context, *limit.Receipt, []int64, time.Time) (limit.Settlement, error) {
+	return limit.Settlement{}, errors.New("simulated Redis: there are no settlements")
 }
 
 // callStore sends a call to the store, and waits for its reply or its deadline.

@@ -122,8 +122,8 @@ func TestRefundFromALease(t *testing.T) {
 				t.Fatal("the test shows nothing: the request was not decided from a lease")
 			}
 			for _, want := range []int64{3, 0} {
-				back, err := s.Refund(context.Background(), d.Receipt(), 3, noon)
-				if err != nil || back.Units[0] != want || back.Repeated != (want == 0) {
+				back, err := s.Settle(context.Background(), d.Receipt(), d.Receipt().Without(3), noon)
+				if err != nil || back.Returned[0] != want || back.Repeated != (want == 0) {
 					t.Errorf("a refund of 3 units gives back %+v, %v; want %d units", back, err, want)
 				}
 			}
@@ -255,7 +255,7 @@ func TestEarlyDenials(t *testing.T) {
 		}
 		now, want := noon.Add(time.Minute), int64(0)
 		if refunded {
-			if back, err := s.Refund(t.Context(), d.Receipt(), 1, noon); err != nil || back.Units[0] != 1 {
+			if back, err := s.Settle(t.Context(), d.Receipt(), d.Receipt().Without(1), noon); err != nil || back.Returned[0] != 1 {
 				t.Fatal(err)
 			}
 			now, want = noon.Add(30*time.Second), 3

@@ -168,7 +168,7 @@ func TestShadowsAreNeverEarly(t *testing.T) {
 	for range 4 {
 		decide(t, s, request(l), now)
 	}
-	if _, err := s.Refund(t.Context(), d.Receipt(), 1, now); err != nil {
+	if _, err := s.Settle(t.Context(), d.Receipt(), d.Receipt().Without(1), now); err != nil {
 		t.Fatal(err)
 	}
 	now = noon.Add(30 * time.Second)

@@ -374,13 +374,13 @@ func (w *quotaWorld) refund(m *member) {
 			end = period
 		}
 	}
-	back, err := m.s.Refund(w.t.Context(), r, 0, w.clock(m))
+	back, err := m.s.Settle(w.t.Context(), r, nil, w.clock(m))
 	if err != nil {
 		w.admitted[end] -= r.Entries()[0].Units
 		return
 	}
-	w.admitted[end] -= back.Units[0]
-	w.refunded += back.Units[0]
+	w.admitted[end] -= back.Returned[0]
+	w.refunded += back.Returned[0]
 }
 
 // over returns by how many units the quota of a period was exceeded, at most.

@@ -195,9 +195,9 @@ func (s *Store) refundLost(ctx context.Context, l *lostCall, receipt *limit.Rece
 	for _, e := range receipt.Entries() {
 		charged += e.Units
 	}
-	refund, err := s.config.Store.Refund(ctx, receipt, 0, now)
+	settled, err := s.config.Store.Settle(ctx, receipt, nil, now)
 	if err == nil {
-		for _, units := range refund.Units {
+		for _, units := range settled.Returned {
 			refunded += units
 		}
 	}

@@ -185,9 +185,9 @@ type away struct {
 	refunds int // calls of Refund
 }
 
-func (s *away) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+func (s *away) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
 	s.refunds++
-	return s.Store.Refund(ctx, r, units, now)
+	return s.Store.Settle(ctx, r, used, now)
 }
 
 func (s *away) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {

@@ -253,10 +253,10 @@ func (o *ownerLeases) creditLeases(req *limit.Request, now time.Time, d *limit.D
 	}
 }
 
-// Refund gives units back in the wrapped store, where they were charged, also those that were spent from a lease. Those
-// of a token bucket are only given back until the slot of the lease ends. See [limit.Store].
-func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
-	return s.config.Store.Refund(ctx, r, units, now)
+// Settle corrects what was charged in the wrapped store, also what was spent from a lease. Units of a token bucket are
+// only given back until the slot of the lease ends. See [limit.Store].
+func (s *Store) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
+	return s.config.Store.Settle(ctx, r, used, now)
 }
 
 // Close gives back what is left of every lease. No decision may be under way. Units that could not be given back are

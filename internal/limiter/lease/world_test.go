@@ -449,7 +449,7 @@ func (w *world) refund(in *instance) {
 	p := w.receipts[i]
 	w.receipts = slices.Delete(w.receipts, i, i+1)
 	units := w.Int64N(3)
-	back, err := in.lease.Refund(context.Background(), p.receipt, units, in.read())
+	back, err := in.lease.Settle(context.Background(), p.receipt, p.receipt.Without(units), in.read())
 	if err != nil {
 		w.wrong = append(w.wrong, err.Error())
 		return
@@ -459,7 +459,7 @@ func (w *world) refund(in *instance) {
 		// If a request was charged in part and took the other units from a lease, its receipt has one entry for both.
 		// All refunded units are subtracted from the last part, which is the later one. Otherwise the check could
 		// report an error where there is none.
-		s.back, s.backSeq = back.Units[i], w.seq
+		s.back, s.backSeq = back.Returned[i], w.seq
 		w.sum.refunded += s.back
 		w.logf("refund of %d of %d spent at %d: %s", s.back, s.units, s.at, p.receipt.Entries()[i].Tier.Identity())
 	}
@@ -590,8 +590,8 @@ func (x *wire) Peek(ctx context.Context, req *limit.Request, _ time.Time, d *lim
 	return x.in.w.below.Peek(ctx, req, time.UnixMicro(x.in.w.now), d)
 }
 
-func (x *wire) Refund(ctx context.Context, r *limit.Receipt, units int64, _ time.Time) (limit.Refund, error) {
-	return x.in.w.below.Refund(ctx, r, units, time.UnixMicro(x.in.w.now))
+func (x *wire) Settle(ctx context.Context, r *limit.Receipt, used []int64, _ time.Time) (limit.Settlement, error) {
+	return x.in.w.below.Settle(ctx, r, used, time.UnixMicro(x.in.w.now))
 }
 
 func (x *wire) Accepts(l *limit.Limit) error { return x.in.w.below.Accepts(l) }

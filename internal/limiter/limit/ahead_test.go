@@ -401,7 +401,7 @@ func TestLateReturnToABucket(t *testing.T) {
 		}, second * 9 / 10, 6},
 		{"beside what was refunded", func(k *leaseHolder, end int64) {
 			r := k.spend(end, 5).Receipt()
-			r.Entries()[0].Apply(&k.state, 0, end)
+			r.Entries()[0].GiveBack(&k.state, limit.MaxUnits, end)
 			k.correct(end, -15, end)
 		}, 0, 20},
 	} {
@@ -696,7 +696,7 @@ func TestRefundOfLeasedUnits(t *testing.T) {
 			}
 			for i, rec := range []*limit.Receipt{d.Receipt(), spent.Receipt()} {
 				want := []int64{3, 4}[i] * (1 - late)
-				if got := rec.Entries()[0].Apply(&k.state, 0, last+late); got != want {
+				if got := rec.Entries()[0].GiveBack(&k.state, limit.MaxUnits, last+late); got != want {
 					t.Errorf("%s: refund %d, %d µs after the last time at which it gives units back, gives %d, want "+
 						"%d", tt.tier.Algorithm, i+1, late, got, want)
 				}
@@ -720,7 +720,7 @@ func TestPlainRefundWhileUnitsAreHeld(t *testing.T) {
 	plain := k.spend(start, 6).Receipt()
 	k.lease(start, limit.LeaseRequest{Most: 10}, limit.Lease{Units: 10, Upfront: 10, Until: end, At: end})
 	at := start + second*3/10 // 3 units were refilled: the bucket holds 7, and is full at 10
-	if back := plain.Entries()[0].Apply(&k.state, 0, at); back != 3 {
+	if back := plain.Entries()[0].GiveBack(&k.state, limit.MaxUnits, at); back != 3 {
 		t.Errorf("6 units were spent, 3 have been refilled since: a refund gives %d back, want 3", back)
 	}
 	k.wantRemaining(at, 10)
@@ -800,7 +800,7 @@ func TestRefundAfterTheClockLeapt(t *testing.T) {
 	k := newLeaseHolder(t, bucket)
 	receipt := k.spend(noon+60*minute, 5).Receipt()
 	k.spend(noon, 2) // repairs the state
-	if back := receipt.Entries()[0].Apply(&k.state, 0, noon); back != 0 {
+	if back := receipt.Entries()[0].GiveBack(&k.state, limit.MaxUnits, noon); back != 0 {
 		t.Errorf("%d units come back, want 0", back)
 	}
 	k.wantRemaining(noon, 13)

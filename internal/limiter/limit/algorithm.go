@@ -38,7 +38,7 @@ import (
 //     model.go that switch by algorithm, and boundOf in bounds.go. Other files of limittest switch by algorithm, too
 //     (grep "case limit\."); most of these switches have a default, so look whether it fits. The tests of limit,
 //     limittest and store/memory pass from here on, once the tables of cases that name the algorithm have one.
-//  4. Redis: add an entry to the table in store/redis/algorithms.go, and a branch to decide.lua and to refund.lua. The
+//  4. Redis: add an entry to the table in store/redis/algorithms.go, and a branch to decide.lua and to settle.lua. The
 //     comments above the branches say what a branch gets and must set. The branches name an algorithm by its number,
 //     and some by a range of numbers (alg < 3): look at each comparison.
 //  5. DynamoDB: write its file in store/dynamodb and add an entry to the table in algorithms.go there, nil if DynamoDB
@@ -158,9 +158,10 @@ type algorithm interface {
 	// window is the window or calendar period that contains now. It is undefined for an algorithm that is not windowed.
 	returnUnspent(s *State, units, at, now int64, window span)
 
-	// replay charges to s units that were admitted without the store. The parameter at is [LeaseRequest].CorrectionAt.
-	// replay does nothing if units of that time no longer count. window is as for returnUnspent.
-	replay(s *State, units, at, now int64, window span)
+	// replay charges to s units that were admitted without the store, and returns how many: fewer if the state can hold
+	// no more. The parameter at is [LeaseRequest].CorrectionAt. replay does nothing if units of that time no longer
+	// count. window is as for returnUnspent.
+	replay(s *State, units, at, now int64, window span) (charged int64)
 
 	// leasing says how the tier is leased.
 	leasing() Leasing

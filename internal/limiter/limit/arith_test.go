@@ -277,7 +277,7 @@ func TestRefundedStampsAreForgotten(t *testing.T) {
 			e.Evaluate(0, &s, true)
 			e.Settle()
 			e.Charge(0, &s)
-			if back := d.Receipt().entries[0].Apply(&s, 0, i*1000); back != 1 {
+			if back := d.Receipt().entries[0].GiveBack(&s, MaxUnits, i*1000); back != 1 {
 				t.Fatalf("%s: refund %d gave back %d, want 1", a, i, back)
 			}
 		}

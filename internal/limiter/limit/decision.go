@@ -60,6 +60,8 @@ type Result struct {
 
 	moreFrom int64 // MoreAt is not before this time, see MoreFrom
 
+	corrected int64 // how many units a [LeaseRequest].Correction above zero has charged
+
 	window span    // of a windowed algorithm: the window or calendar period of the decision's time
 	seen   numbers // the counter as of the decision's time. charge and addUsed may change it
 

@@ -252,19 +252,20 @@ func (l *log) returnUnspent(s *State, units, at, now int64, _ span) {
 }
 
 // replay adds an entry of the time at which the units were admitted, which is the parameter at.
-func (l *log) replay(s *State, units, at, now int64, _ span) {
+func (l *log) replay(s *State, units, at, now int64, _ span) int64 {
 	if at == AtDecision {
 		at = now
 	}
 	if at = floorTo(at, l.width); !l.mayHold(at, now) {
-		return
+		return 0
 	}
 	sum := s.Log().Sum
 	if units = min(units, max(mostCounted-sum, 0)); units == 0 {
-		return
+		return 0
 	}
 	s.setSum(sum + units)
 	s.ensureExtra().add(Entry{at, units})
+	return units
 }
 
 // mayHold reports whether an entry of the time given by the parameter at can be there: whether it still counts, and

@@ -59,7 +59,7 @@ func (r *Result) clear(t *Tier, chargeIndex int16, cost int64, shadow bool) {
 	if r.Tier != t { // to write a pointer costs more than to compare one
 		r.Tier, r.window = t, span{}
 	}
-	r.Cost, r.need, r.Charged, r.RetryAt, r.leaseAt, r.moreFrom = cost, cost, 0, 0, 0, 0
+	r.Cost, r.need, r.Charged, r.RetryAt, r.leaseAt, r.moreFrom, r.corrected = cost, cost, 0, 0, 0, 0, 0
 	r.Admits, r.Never, r.Other, r.Unasked, r.asksLease, r.mayGrow = false, false, false, false, false, false
 	r.shadow, r.chargeIndex = shadow, chargeIndex
 }
@@ -136,7 +136,7 @@ func (e *Evaluation) correct(r *Result, s *State, ask *LeaseRequest) {
 	if ask.Correction < 0 {
 		r.Tier.counts.returnUnspent(s, -ask.Correction, ask.CorrectionAt, e.Now, r.window)
 	} else if ask.Correction > 0 {
-		r.Tier.counts.replay(s, ask.Correction, ask.CorrectionAt, e.Now, r.window)
+		r.corrected = r.Tier.counts.replay(s, ask.Correction, ask.CorrectionAt, e.Now, r.window)
 	}
 }
 

@@ -100,8 +100,8 @@ func (w *fixedWindow) returnUnspent(s *State, units, at, _ int64, window span) {
 	w.correct(s, -units, at, window.start, mostCounted)
 }
 
-func (w *fixedWindow) replay(s *State, units, at, _ int64, window span) {
-	w.correct(s, units, at, window.start, mostCounted)
+func (w *fixedWindow) replay(s *State, units, at, _ int64, window span) int64 {
+	return w.correct(s, units, at, window.start, mostCounted)
 }
 
 func (w *fixedWindow) leasing() Leasing { return Leasing{Ends: true, Longest: w.period} }

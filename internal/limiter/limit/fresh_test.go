@@ -31,7 +31,7 @@ func TestFreshBucketAfterRefunds(t *testing.T) {
 				receipts = append(receipts, d.Receipt())
 			}
 			if n := len(receipts); n > 1 && rng.IntN(2) == 0 {
-				receipts[0].Entries()[0].Apply(&kept, 0, now)
+				receipts[0].Entries()[0].GiveBack(&kept, limit.MaxUnits, now)
 				receipts = receipts[1:]
 			}
 			now += rng.Int64N(3 * second)
@@ -47,7 +47,7 @@ func TestFreshBucketAfterRefunds(t *testing.T) {
 			}
 			e := &receipts[i].Entries()[0]
 			now += rng.Int64N(second)
-			a, b := e.Apply(&kept, 0, now), e.Apply(&forgotten, 0, now)
+			a, b := e.GiveBack(&kept, limit.MaxUnits, now), e.GiveBack(&forgotten, limit.MaxUnits, now)
 			if a != b {
 				t.Fatalf("round %d: a receipt of %d units gives back %d, but %d if the bucket was forgotten; want "+
 					"the same", round, e.Units, a, b)

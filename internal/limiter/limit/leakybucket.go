@@ -200,17 +200,23 @@ func (b *leakyBucket) returnUnspent(s *State, units, _, now int64, _ span) {
 
 // replay moves the next free time later by the given units, to one period from now at most. The bucket admits nothing
 // before.
-func (b *leakyBucket) replay(s *State, units, at, now int64, _ span) {
+func (b *leakyBucket) replay(s *State, units, at, now int64, _ span) int64 {
 	if now-at >= b.period {
-		return
+		return 0
 	}
 	st := s.LeakyBucket()
 	nextFree, fraction := b.nextFree(st)
 	if st.Num == 0 || st.NextFree < now {
 		nextFree, fraction = now, 0
 	}
-	spent := min(units, b.most())*b.den + fraction
-	*s = LeakyBucketState{min(nextFree+spent/b.num, now+b.period), spent % b.num, b.num}.State()
+	units = min(units, b.most())
+	spent := units*b.den + fraction
+	later := min(nextFree+spent/b.num, now+b.period)
+	*s = LeakyBucketState{later, spent % b.num, b.num}.State()
+	if later < now+b.period {
+		return units
+	}
+	return min(units, scaledUp(max(later-nextFree, 0), b.num, b.den))
 }
 
 func (b *leakyBucket) leasing() Leasing { return Leasing{None: true} }

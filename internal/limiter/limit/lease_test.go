@@ -152,7 +152,7 @@ func TestKeptUnitsAreGivenBackWhereTheyWere(t *testing.T) {
 				lease)
 		}
 		d := k.fromLease(noon+second/5, 3, &lease, 0)
-		if got := d.Receipt().Entries()[0].Apply(&k.state, 0, noon+second/5); got != 3 {
+		if got := d.Receipt().Entries()[0].GiveBack(&k.state, limit.MaxUnits, noon+second/5); got != 3 {
 			t.Errorf("%s: a refund of 3 units that were spent from the lease gives %d back, want 3", tier.Algorithm,
 				got)
 		}

@@ -1,6 +1,7 @@
 package limit_test
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -211,7 +212,7 @@ func (w *leaseWorld) grantOf(d *limit.Decision) limit.Lease {
 
 // apply refunds, as the fault says.
 func (w *leaseWorld) apply(e *limit.ReceiptEntry, r receipt, units int64) int64 {
-	back := e.Apply(&w.state, units, w.now)
+	back := e.GiveBack(&w.state, cmp.Or(units, e.Units), w.now)
 	if w.fault == refundLate && r.leased && back == 0 && e.Tier.Algorithm == limit.TokenBucket {
 		if back = units; back == 0 {
 			back = r.of.units

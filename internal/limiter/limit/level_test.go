@@ -161,7 +161,7 @@ func TestCorrectionAtAnotherRateEndsReceipts(t *testing.T) {
 		s := State{}
 		first := decideOnState(t, old, &s, now, 2, LeaseRequest{Need: 2}).Receipt()
 		second := decideOnState(t, old, &s, now, 2, LeaseRequest{Need: 2}).Receipt()
-		if back := first.Entries()[0].Apply(&s, 1, now); back != 1 {
+		if back := first.Entries()[0].GiveBack(&s, 1, now); back != 1 {
 			t.Fatalf("%d units came back, want 1", back)
 		}
 		for _, tier := range []*Tier{changed, old} {
@@ -171,7 +171,7 @@ func TestCorrectionAtAnotherRateEndsReceipts(t *testing.T) {
 			}
 			decideOnState(t, tier, &s, now, 1, a)
 		}
-		if back := second.Entries()[0].Apply(&s, 0, now); back != 0 {
+		if back := second.Entries()[0].GiveBack(&s, MaxUnits, now); back != 0 {
 			t.Errorf("admitted without the store %t: a receipt from before two changes of the rate gives back %d, "+
 				"want 0", elsewhere, back)
 		}

@@ -153,6 +153,9 @@ type Limit struct {
 	// It is no part of the counter's identity.
 	Unit string
 
+	// PartOf is the limit of which this one is an instance's part, while the store is away; nil if it is no part.
+	PartOf *Limit
+
 	Mode           Mode          // default Enforce
 	OnStoreFailure FailurePolicy // default Backstop
 	Tiers          []Tier        // 1..MaxTiers

@@ -140,18 +140,20 @@ func (q *quota) returnUnspent(s *State, units, at, now int64, window span) {
 	q.correct(s, -units, at, now, window)
 }
 
-func (q *quota) replay(s *State, units, at, now int64, window span) {
-	q.correct(s, units, at, now, window)
+func (q *quota) replay(s *State, units, at, now int64, window span) int64 {
+	return q.correct(s, units, at, now, window)
 }
 
 // correct adds units, which may be negative, to the count of the present period, if the time given by the parameter at
-// lies in it, or is AtDecision. The count is kept within 0..mostCounted.
-func (q *quota) correct(s *State, units, at, now int64, window span) {
+// lies in it, or is AtDecision. The count is kept within 0..mostCounted. correct returns by how much it has changed.
+func (q *quota) correct(s *State, units, at, now int64, window span) int64 {
 	st := q.asOf(s, now, window)
+	before := st.Count
 	if at == AtDecision || at >= st.Start && at < st.End {
 		st.Count = min(max(st.Count+units, 0), mostCounted)
 	}
 	*s = st.State()
+	return st.Count - before
 }
 
 func (q *quota) leasing() Leasing { return Leasing{Ends: true} }

@@ -1,14 +1,20 @@
 package limit
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
 )
 
-// MaxReceiptAge is how long after its decision a receipt can be refunded. It bounds what stores must remember of
-// refunds, however long a limit's windows are.
-const MaxReceiptAge = 5 * time.Minute
+const (
+	// MaxReceiptAge is how long after its decision a receipt can be settled, unless [Receipt.KeepFor] sets another time.
+	// It bounds what stores must remember of settlements, however long a limit's windows are.
+	MaxReceiptAge = 5 * time.Minute
+
+	// MaxKept is the longest time for which a receipt can be kept.
+	MaxKept = 24 * time.Hour
+)
 
 // ReceiptID names a receipt. It is unique over all stores and processes that share counters.
 type ReceiptID struct{ Hi, Lo uint64 }
@@ -18,6 +24,7 @@ type Receipt struct {
 	id      ReceiptID
 	owner   Owner
 	issued  int64 // the time of the decision by the store's clock, µs since 1970
+	kept    int64 // how long after that the receipt can be settled, µs; 0: MaxReceiptAge, while it could return units
 	entries []ReceiptEntry
 }
 
@@ -26,6 +33,8 @@ type ReceiptEntry struct {
 	Tier  *Tier
 	Value Value
 	Units int64 // charged
+
+	asked Value // that the request named; Value is another one if the counter is shared by values beyond the limit's bound
 
 	at  int64 // what was charged, see [ReceiptEntry.At]
 	end int64 // from this time on nothing is given back, µs since 1970
@@ -40,14 +49,16 @@ type ReceiptEntry struct {
 	fraction int64
 }
 
-// Refund says what was given back.
-type Refund struct {
-	Units    []int64 // for each entry of the receipt, in order
-	Repeated bool    // the receipt was refunded before; nothing was given back
-	Expired  bool    // the receipt is older than MaxReceiptAge; nothing was given back
+// Settlement is what a settlement changed, in units. Each list has one number for each entry of the receipt, in order.
+type Settlement struct {
+	Returned  []int64 // given back: they were charged and not used, and still counted
+	Charged   []int64 // charged now: they were used beyond what the decision had charged
+	Uncharged []int64 // also used, but more than the counter can hold
+	Repeated  bool    // the receipt was settled before; nothing was changed
+	Expired   bool    // the receipt is too old; nothing was changed
 }
 
-// Receipt returns the proof of what d charged, for [Store.Refund]. It is empty after a denial.
+// Receipt returns the proof of what d charged, for [Store.Settle]. It is empty after a denial.
 func (d *Decision) Receipt() *Receipt {
 	rec := &Receipt{id: d.ID, owner: d.Owner, issued: d.Now}
 	if !d.Allowed {
@@ -58,14 +69,14 @@ func (d *Decision) Receipt() *Receipt {
 		if r.Charged == 0 {
 			continue
 		}
-		rec.entries = append(rec.entries, r.entry(d.Value(i)))
+		rec.entries = append(rec.entries, r.entry(d.Value(i), d.charges[r.chargeIndex].Value))
 	}
 	return rec
 }
 
-// entry returns the receipt's entry for r, whose counter has the value v.
-func (r *Result) entry(v Value) ReceiptEntry {
-	e := ReceiptEntry{Tier: r.Tier, Value: v, Units: r.Charged}
+// entry returns the receipt's entry for r, whose counter has the value v. The request named the value asked.
+func (r *Result) entry(v, asked Value) ReceiptEntry {
+	e := ReceiptEntry{Tier: r.Tier, Value: v, Units: r.Charged, asked: asked}
 	r.Tier.counts.receipt(r, &e)
 	return e
 }
@@ -79,23 +90,25 @@ func (r *Receipt) Owner() Owner { return r.owner }
 // Entries are the counters that were charged. The caller must not change them.
 func (r *Receipt) Entries() []ReceiptEntry { return r.entries }
 
-// Part returns a receipt with the same ID that has only the entries that keep accepts.
-func (r *Receipt) Part(keep func(*ReceiptEntry) bool) *Receipt {
-	part := &Receipt{id: r.id, owner: r.owner, issued: r.issued}
-	for i := range r.entries {
-		if keep(&r.entries[i]) {
-			part.entries = append(part.entries, r.entries[i])
-		}
+// Part returns a receipt with the same ID that has only the entries of these positions.
+func (r *Receipt) Part(positions []int) *Receipt {
+	part := &Receipt{id: r.id, owner: r.owner, issued: r.issued, kept: r.kept}
+	for _, i := range positions {
+		part.entries = append(part.entries, r.entries[i])
 	}
 	return part
 }
+
+// KeepFor makes the receipt one that can be settled for so long after its decision, 0 < life ≤ MaxKept, whatever could
+// still be given back by then. Call it before anything else uses the receipt.
+func (r *Receipt) KeepFor(life time.Duration) { r.kept = min(life, MaxKept).Microseconds() }
 
 // At says what was charged, µs since 1970: the start of the window or calendar period; of sliding_buckets and a
 // sliding_log, the time of the entry; of a token_bucket and a leaky_bucket, the time of the charge.
 func (e *ReceiptEntry) At() int64 { return e.at }
 
-// EntryParams are the numbers of a receipt's entry that [ReceiptEntry.Apply] goes by, for stores that give back
-// elsewhere (in a script). Together with the tier's [Params] they say all that Apply knows. What an algorithm does not
+// EntryParams are the numbers of a receipt's entry that [ReceiptEntry.GiveBack] goes by, for stores that give back
+// elsewhere (in a script). Together with the tier's [Params] they say all that GiveBack knows. What an algorithm does not
 // use is zero.
 type EntryParams struct {
 	At       int64 // what was charged, see [ReceiptEntry.At]
@@ -116,10 +129,13 @@ func (e *ReceiptEntry) Params() EntryParams {
 	}
 }
 
-// Until is the time, µs since 1970, from which on the receipt gives nothing back: nothing that it names can be given
-// back any more, with MaxSkew to spare for clocks that differ, or the receipt has expired. A store remembers a refunded
-// receipt until then, and no longer: at most MaxReceiptAge after the decision.
+// Until is the time, µs since 1970, from which on the receipt settles nothing. A store remembers a settled receipt until
+// then, and no longer. If the receipt is not kept for a time of its own, it ends as soon as nothing that it names can be
+// given back any more, with MaxSkew to spare for clocks that differ.
 func (r *Receipt) Until() int64 {
+	if r.kept > 0 {
+		return r.expiry()
+	}
 	last := int64(math.MinInt64)
 	for i := range r.entries {
 		last = max(last, r.entries[i].end)
@@ -127,32 +143,124 @@ func (r *Receipt) Until() int64 {
 	return min(addSat(last, maxSkew), r.expiry())
 }
 
-// Expired reports whether the receipt is too old to be refunded at now, µs since 1970 by the store's clock.
+// Expired reports whether the receipt is too old to be settled at now, µs since 1970 by the store's clock.
 func (r *Receipt) Expired(now int64) bool { return now >= r.expiry() }
 
-func (r *Receipt) expiry() int64 { return addSat(r.issued, MaxReceiptAge.Microseconds()) }
-
-// CheckRefund returns ErrInvalidRequest for units that a refund cannot have.
-func CheckRefund(r *Receipt, units int64) error {
-	if r == nil {
-		return fmt.Errorf("%w: no receipt", ErrInvalidRequest)
-	}
-	if units < 0 || units > MaxUnits {
-		return fmt.Errorf("%w: refund of %d units is outside 0..%d", ErrInvalidRequest, units, int64(MaxUnits))
-	}
-	return nil
+func (r *Receipt) expiry() int64 {
+	return addSat(r.issued, cmp.Or(r.kept, MaxReceiptAge.Microseconds()))
 }
 
-// Apply gives back to s at most units (0 means all) of what the entry says was charged, as of now, and returns how many
-// units it gave back. Afterwards s never has more room than it would if the charge had not been made.
-func (e *ReceiptEntry) Apply(s *State, units, now int64) int64 {
-	if units == 0 || units > e.Units {
-		units = e.Units
+// Without returns what was used of each entry if units of each, or all that were charged, were not used. 0 means all.
+func (r *Receipt) Without(units int64) []int64 {
+	used := make([]int64, len(r.entries))
+	for i := range used {
+		if units > 0 {
+			used[i] = max(0, r.entries[i].Units-units)
+		}
 	}
-	if now >= e.end {
+	return used
+}
+
+// BeginSettle checks what was used, see [Store.Settle], and returns a Settlement that changes nothing. The error wraps
+// ErrInvalidRequest.
+func (r *Receipt) BeginSettle(used []int64) (Settlement, error) {
+	if r == nil {
+		return Settlement{}, fmt.Errorf("%w: no receipt", ErrInvalidRequest)
+	}
+	n := len(r.entries)
+	if used != nil && len(used) != n {
+		return Settlement{}, fmt.Errorf("%w: units used of %d counters, and the receipt names %d", ErrInvalidRequest,
+			len(used), n)
+	}
+	for i, units := range used {
+		if units < 0 || units > MaxUnits {
+			return Settlement{}, fmt.Errorf("%w: %d units used of limit %s, want 0..%d", ErrInvalidRequest, units,
+				r.entries[i].Tier.limit.ID, int64(MaxUnits))
+		}
+	}
+	all := make([]int64, 3*n)
+	return Settlement{Returned: all[:n:n], Charged: all[n : 2*n : 2*n], Uncharged: all[2*n:]}, nil
+}
+
+// Unused returns how many of the units charged to entry i were not used.
+func (r *Receipt) Unused(i int, used []int64) int64 {
+	if used == nil {
+		return r.entries[i].Units
+	}
+	return max(0, r.entries[i].Units-used[i])
+}
+
+// GiveBack gives back to s units of what the entry says was charged, as of now, and returns how many it gave back.
+// Afterwards s never has more room than it would if the charge had not been made.
+func (e *ReceiptEntry) GiveBack(s *State, units, now int64) int64 {
+	if units = min(units, e.Units); units == 0 || now >= e.end {
 		return 0
 	}
 	return e.Tier.counts.refund(s, e, units, now)
+}
+
+// Overage is the request that charges what was used beyond what a receipt's decision charged. It charges without a
+// condition, at the time of its own decision: each of its leases needs nothing, and has a correction above zero. Charged
+// to the windows of the receipt it would be free once these have ended.
+type Overage struct {
+	Request
+	entries []int // of each lease: the receipt's entry that it is for; -1 if nothing is charged to its tier
+}
+
+// Overage returns the request that charges what was used beyond what was charged, or nil if nothing was.
+func (r *Receipt) Overage(used []int64) *Overage {
+	var o *Overage
+	for i := range used {
+		e := &r.entries[i]
+		if used[i] <= e.Units {
+			continue
+		}
+		if o == nil {
+			o = &Overage{Request: Request{Owner: r.owner}}
+		}
+		first := o.lease(e)
+		for j := range e.Tier.limit.Tiers {
+			if &e.Tier.limit.Tiers[j] == e.Tier {
+				o.Leases[first+j] = LeaseRequest{Correction: used[i] - e.Units, CorrectionAt: AtDecision}
+				o.entries[first+j] = i
+			}
+		}
+	}
+	return o
+}
+
+// lease returns the position of the first lease of the limit and value of e. It adds a charge of them if there is none.
+func (o *Overage) lease(e *ReceiptEntry) int {
+	l, first := e.Tier.limit, 0
+	for _, c := range o.Charges {
+		if c.Limit == l && c.Value == e.asked {
+			return first
+		}
+		first += len(c.Limit.Tiers)
+	}
+	o.Charges = append(o.Charges, Charge{Limit: l, Value: e.asked, Cost: 1}) // of which nothing is needed
+	for range l.Tiers {
+		o.Leases, o.entries = append(o.Leases, LeaseRequest{}), append(o.entries, -1)
+	}
+	return first
+}
+
+// Report writes to out what the decision over the request has charged, and what it could not charge.
+func (o *Overage) Report(d *Decision, out *Settlement) {
+	for i, entry := range o.entries {
+		if entry < 0 {
+			continue
+		}
+		asked := o.Leases[i].Correction
+		switch {
+		case !d.Charges(i):
+		case d.asked[i].Correction == 0: // the store has charged the units before the core saw the counter
+			out.Charged[entry] = asked
+		default:
+			out.Charged[entry] = d.Results[i].corrected
+		}
+		out.Uncharged[entry] = asked - out.Charged[entry]
+	}
 }
 
 // uncount takes at most units off *count, which it does not bring below 0, and returns how many it took.

@@ -189,8 +189,8 @@ func (w *slidingWindow) returnUnspent(s *State, units, at, _ int64, window span)
 	w.correct(s, -units, at, window.start, MaxSlidingUnits)
 }
 
-func (w *slidingWindow) replay(s *State, units, at, _ int64, window span) {
-	w.correct(s, units, at, window.start, MaxSlidingUnits)
+func (w *slidingWindow) replay(s *State, units, at, _ int64, window span) int64 {
+	return w.correct(s, units, at, window.start, MaxSlidingUnits)
 }
 
 func (w *slidingWindow) leasing() Leasing {

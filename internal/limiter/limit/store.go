@@ -33,9 +33,9 @@ var (
 	// ErrContended means that other requests changed the counters of the request at each of the store's tries.
 	ErrContended error = answer("other requests changed the counters at each try")
 
-	// ErrRefundsFull means that the store remembers as many refunds as it may. The receipt stays valid: the same refund
-	// can succeed later, until the receipt expires.
-	ErrRefundsFull error = answer("too many refunds within the life of a receipt")
+	// ErrRefundsFull means that the store remembers as many settlements as it may. The receipt stays valid: the same
+	// call can succeed later, until the receipt expires.
+	ErrRefundsFull error = answer("too many settlements within the life of a receipt")
 )
 
 // answer is an error of a store that answered.
@@ -86,11 +86,14 @@ type Store interface {
 	// large for Decide.
 	Peek(ctx context.Context, req *Request, now time.Time, d *Decision) error
 
-	// Refund gives back what a decision charged: at most units of each limit (0 means all), in windows that still
-	// count, once for each receipt, within MaxReceiptAge of the decision. A bucket gets back no units that it would
-	// have lost by now for being full if it had not been charged. ErrRefundsFull means that nothing was given back and
-	// that the same call may succeed later.
-	Refund(ctx context.Context, r *Receipt, units int64, now time.Time) (Refund, error)
+	// Settle corrects what a decision charged to what was used of each entry of its receipt, once for each receipt,
+	// until the receipt expires; used is nil if nothing was used. Units that were not used are given back in windows
+	// that still count; a bucket gets back no units that it would have lost by now for being full if it had not been
+	// charged. Units that were used and not charged are charged now, also beyond the limit.
+	//
+	// After an error, the same call may be made again. ErrRefundsFull means that nothing was changed and that the same
+	// call may succeed later. ErrInvalidRequest means that used does not fit the receipt.
+	Settle(ctx context.Context, r *Receipt, used []int64, now time.Time) (Settlement, error)
 
 	// Accepts says whether the store can keep the limit's counters; the error says why not.
 	Accepts(l *Limit) error

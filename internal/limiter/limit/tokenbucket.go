@@ -593,18 +593,27 @@ func (b *tokenBucket) releaseLate(s *State, units, until, now int64) {
 	x.refunds = x.refunds.plus(grains, seen.asOf)
 }
 
-// replay takes the units off the present level, which does not fall below -full. The parameter at is the time up to
-// which the caller has left out what was refilled since the units were admitted. What has been refilled after that is
-// not left out here. Units as of a time more than fullIn ago are ignored.
-func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) {
+// replay takes the units off the present level. The parameter at is the time up to which the caller has left out what was
+// refilled since the units were admitted. What has been refilled after that is not left out here. Units as of a time
+// more than fullIn ago are ignored. The level does not fall below -full, so that an error of the caller is repaid soon;
+// units of AtDecision were used for certain, and take it as low as the state can hold.
+func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) int64 {
 	if now-at >= b.fullIn || units == 0 {
-		return
+		return 0
 	}
 	seen := b.seenAt(s, now)
 	b.closeSlot(s, seen)
-	units = min(units, 2*b.burst) // takes a full bucket to -full
-	level := max(seen.level-units*b.den, min(seen.level, -b.full))
+	lowest := -b.full
+	if at == AtDecision {
+		lowest = min(lowest, b.full-maxExact)
+	}
+	lowest = min(lowest, seen.level)
+	level := lowest
+	if units <= (seen.level-lowest)/b.den {
+		level = seen.level - units*b.den
+	}
 	b.setLevel(s, seen.asOf, level)
+	return (seen.level - level) / b.den
 }
 
 func (b *tokenBucket) params(owner string) Params {

@@ -122,9 +122,10 @@ func (w *windows) chargeLease(s *State, r *Result, granted *Lease) {
 
 // correct adds units, which may be negative, to the count of the window that contains the time given by the parameter
 // at, if that is the current window or the one before it. AtDecision is in the current window. The parameter own is as
-// for asOf. The count is kept within 0..most.
-func (w *windows) correct(s *State, units, at, own, most int64) {
+// for asOf. The count is kept within 0..most. correct returns by how much it has changed.
+func (w *windows) correct(s *State, units, at, own, most int64) int64 {
 	v := w.asOf(s, own)
+	before := v.count + v.previous
 	if at == AtDecision {
 		at = v.start
 	}
@@ -135,6 +136,7 @@ func (w *windows) correct(s *State, units, at, own, most int64) {
 		v.previous = min(max(v.previous+units, 0), most)
 	}
 	*s = WindowState{v.start, v.count, v.previous}.State()
+	return v.count + v.previous - before
 }
 
 func (w *windows) leasedInSlot(*Result, int64) int64 { return 0 }

@@ -159,7 +159,7 @@ func TestCallsAreObserved(t *testing.T) {
 		if err := l.Decide(ctx, quota, time.Now(), &d); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.Refund(ctx, d.Receipt(), 0, time.Now()); err != nil {
+		if _, err := l.Settle(ctx, d.Receipt(), nil, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		left, leave := context.WithCancel(ctx)

@@ -71,11 +71,11 @@ func (f *flaky) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	return f.Store.Peek(ctx, req, now, d)
 }
 
-func (f *flaky) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+func (f *flaky) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
 	if err := f.ask(); err != nil {
-		return limit.Refund{}, err
+		return limit.Settlement{}, err
 	}
-	return f.Store.Refund(ctx, r, units, now)
+	return f.Store.Settle(ctx, r, used, now)
 }
 
 // guarded is a store whose calls are made by a breaker, as the router makes them.
@@ -168,7 +168,7 @@ func TestBreakerOpens(t *testing.T) {
 			if err := b.Peek(t.Context(), req, time.Now(), &d); !errors.Is(err, resilience.ErrBreakerOpen) {
 				t.Fatalf("err = %v", err)
 			}
-			if _, err := b.Refund(t.Context(), d.Receipt(), 0, time.Now()); !errors.Is(err, resilience.ErrBreakerOpen) {
+			if _, err := b.Settle(t.Context(), d.Receipt(), nil, time.Now()); !errors.Is(err, resilience.ErrBreakerOpen) {
 				t.Fatalf("err = %v", err)
 			}
 		}

@@ -439,35 +439,52 @@ func (f *Fallback) addPending(req *limit.Request, now time.Time, x *scratch, cau
 	}
 }
 
-// Refund gives back what a decision charged, in the store or in the local store, whichever made the receipt. Units that
-// were charged to the local store are then no longer pending for the replay. If they have been replayed already, they
-// stay charged in the store. See [limit.Store].
-func (f *Fallback) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
-	if err := limit.CheckRefund(r, units); err != nil {
-		return limit.Refund{}, err
+// Settle corrects what a decision charged, in the store or in the local store, whichever made the receipt. Units that
+// were charged to the local store and not used are then no longer pending for the replay; if they have been replayed
+// already, they stay charged in the store. Units beyond what the local store charged become pending. See [limit.Store].
+func (f *Fallback) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
+	out, err := r.BeginSettle(used)
+	if err != nil {
+		return out, err
 	}
 	if hi := r.ID().Hi; hi == 0 || hi != f.localBoot.Load() {
-		return f.config.Store.Refund(ctx, r, units, now)
+		return f.config.Store.Settle(ctx, r, used, now)
 	}
-	back, err := f.local.Refund(ctx, r, units, now)
+	out, err = f.local.Settle(ctx, r, used, now)
 	// The local store does not keep receipts that came too late to give anything back. Such a receipt must not cancel
 	// pending units, because it could be presented many times.
-	if late := now.UnixMicro() >= r.Until() || back.Expired; err != nil || back.Repeated || late {
-		return back, err
+	if late := now.UnixMicro() >= r.Until() || out.Expired; err != nil || out.Repeated || late {
+		return out, err
 	}
 	entries := r.Entries()
 	for i := range entries {
 		e := &entries[i]
-		given := e.Units
-		if units > 0 {
-			given = min(given, units)
-		}
 		l := e.Tier.Limit()
 		for tier := range l.Tiers {
 			if &l.Tiers[tier] == e.Tier {
-				f.pending.cancel(r.Owner(), l.ID, tier, e.Value, e.At()+f.clockOffset.Load(), given, back.Units[i])
+				f.pending.cancel(r.Owner(), l.ID, tier, e.Value, e.At()+f.clockOffset.Load(), r.Unused(i, used),
+					out.Returned[i])
 			}
 		}
 	}
-	return back, nil
+	if over := r.Overage(used); over != nil {
+		f.addPendingOverage(over, now)
+	}
+	return out, nil
+}
+
+// addPendingOverage makes units that were used beyond what the local store charged pending for the replay.
+func (f *Fallback) addPendingOverage(over *limit.Overage, now time.Time) {
+	at, first := now.UnixMicro()+f.clockOffset.Load(), 0
+	for _, c := range over.Charges {
+		leases := over.Leases[first : first+len(c.Limit.Tiers)]
+		first += len(c.Limit.Tiers)
+		c.Limit, c.Cost = c.Limit.PartOf, 0
+		for _, a := range leases {
+			c.Cost = max(c.Cost, a.Correction)
+		}
+		if p, err := f.partOf(c.Limit, f.instancesOf(c.Limit), now); err == nil {
+			f.pending.add(over.Owner, &c, p.tiers, at)
+		}
+	}
 }

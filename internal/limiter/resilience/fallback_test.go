@@ -418,7 +418,7 @@ func TestRefundMeanwhile(t *testing.T) {
 		}
 		early := first.Receipt()
 		store.down.Store(true)
-		if _, err := s.Refund(t.Context(), early, 0, time.Now()); !errors.Is(err, errGone) {
+		if _, err := s.Settle(t.Context(), early, nil, time.Now()); !errors.Is(err, errGone) {
 			t.Errorf("a refund of a charge of the store, while the store fails: %v, want the store's error", err)
 		}
 		for range 2 {
@@ -427,15 +427,15 @@ func TestRefundMeanwhile(t *testing.T) {
 			}
 		}
 		receipt := d.Receipt()
-		for again, want := range []string{"{[2 2] false false}", "{[0 0] true false}"} {
-			back, err := s.Refund(t.Context(), receipt, 2, time.Now())
+		for again, want := range []string{"{[2 2] [0 0] [0 0] false false}", "{[0 0] [0 0] [0 0] true false}"} {
+			back, err := s.Settle(t.Context(), receipt, receipt.Without(2), time.Now())
 			if err != nil || fmt.Sprint(back) != want {
 				t.Errorf("refund %d = %v, %v; want %s", again, back, err, want)
 			}
 		}
 		store.down.Store(false)
-		if back, err := s.Refund(t.Context(), early, 0, time.Now()); err != nil ||
-			fmt.Sprint(back) != "{[3 3] false false}" {
+		if back, err := s.Settle(t.Context(), early, nil, time.Now()); err != nil ||
+			fmt.Sprint(back) != "{[3 3] [0 0] [0 0] false false}" {
 			t.Errorf("a refund of units that the store charged = %v, %v; want 3 units of each tier", back, err)
 		}
 		recoverFrom(t, s)
@@ -466,8 +466,8 @@ func TestRefundOfRefilledUnits(t *testing.T) {
 		if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Allowed {
 			t.Fatal(err, d.Allowed)
 		}
-		if back, err := s.Refund(t.Context(), first.Receipt(), 0, time.Now()); err != nil ||
-			fmt.Sprint(back) != "{[1] false false}" {
+		if back, err := s.Settle(t.Context(), first.Receipt(), nil, time.Now()); err != nil ||
+			fmt.Sprint(back) != "{[1] [0] [0] false false}" {
 			t.Errorf("Refund = %v, %v; want the one unit that is not refilled", back, err)
 		}
 		store.down.Store(false)
@@ -494,8 +494,8 @@ func TestRefundOfTooManyUnits(t *testing.T) {
 				t.Fatal(err, d.Allowed)
 			}
 		}
-		if back, err := s.Refund(t.Context(), d.Receipt(), 5, time.Now()); err != nil ||
-			fmt.Sprint(back) != "{[3] false false}" {
+		if back, err := s.Settle(t.Context(), d.Receipt(), d.Receipt().Without(5), time.Now()); err != nil ||
+			fmt.Sprint(back) != "{[3] [0] [0] false false}" {
 			t.Errorf("Refund = %v, %v; want the 3 units of the receipt", back, err)
 		}
 		store.down.Store(false)
@@ -525,8 +525,8 @@ func TestExpiredRefundMeanwhile(t *testing.T) {
 		}
 		pass(limit.MaxReceiptAge)
 		for range 2 {
-			if back, err := s.Refund(t.Context(), d.Receipt(), 0, time.Now()); err != nil ||
-				fmt.Sprint(back) != "{[0] false true}" {
+			if back, err := s.Settle(t.Context(), d.Receipt(), nil, time.Now()); err != nil ||
+				fmt.Sprint(back) != "{[0] [0] [0] false true}" {
 				t.Errorf("a refund of an expired receipt = %v, %v; want no units, and Expired", back, err)
 			}
 		}

@@ -29,13 +29,13 @@ func (b *Breaker) Peek(ctx context.Context, s limit.Store, req *limit.Request, n
 	return err
 }
 
-// Refund makes the store's call as [Breaker.Do] does. See [router.Guard].
-func (b *Breaker) Refund(ctx context.Context, s limit.Store, r *limit.Receipt, units int64,
-	now time.Time) (back limit.Refund, err error) {
+// Settle makes the store's call as [Breaker.Do] does. See [router.Guard].
+func (b *Breaker) Settle(ctx context.Context, s limit.Store, r *limit.Receipt, used []int64,
+	now time.Time) (out limit.Settlement, err error) {
 	err = b.Do(ctx, func() error {
 		var err error
-		back, err = s.Refund(ctx, r, units, now)
+		out, err = s.Settle(ctx, r, used, now)
 		return err
 	})
-	return back, err
+	return out, err
 }

@@ -86,7 +86,7 @@ func (c *partCache) add(key partKey, p *part) {
 // the numbers are, and the ordinals keep two tiers from sharing a counter. An error would be a mistake in this file.
 func partOf(l *limit.Limit, instances int64, now time.Time) (*part, error) {
 	p := &part{tiers: make([]tierPart, len(l.Tiers)), from: math.MinInt64, until: math.MaxInt64}
-	out := limit.Limit{ID: l.ID, Per: l.Per, Unit: l.Unit, MaxValues: l.MaxValues,
+	out := limit.Limit{ID: l.ID, Per: l.Per, Unit: l.Unit, MaxValues: l.MaxValues, PartOf: l,
 		Tiers: make([]limit.Tier, len(l.Tiers))}
 	for i := range l.Tiers {
 		t := &l.Tiers[i]

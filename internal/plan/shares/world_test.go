@@ -572,8 +572,8 @@ func (f *forgetfulStore) Peek(context.Context, *limit.Request, time.Time, *limit
 	return fmt.Errorf("peek: not of this store")
 }
 
-func (f *forgetfulStore) Refund(context.Context, *limit.Receipt, int64, time.Time) (limit.Refund, error) {
-	return limit.Refund{}, fmt.Errorf("refund: not of this store")
+func (f *forgetfulStore) Settle(context.Context, *limit.Receipt, []int64, time.Time) (limit.Settlement, error) {
+	return limit.Settlement{}, fmt.Errorf("refund: not of this store")
 }
 
 func (f *forgetfulStore) Accepts(*limit.Limit) error { return nil }

@@ -116,7 +116,7 @@ func (s *Service) giveBack(ctx context.Context, charged []*limit.Receipt) error 
 	var errs []error
 	for _, receipt := range charged {
 		if receipt != nil {
-			_, err := s.c.Store.Refund(ctx, receipt, 0, s.c.Now())
+			_, err := s.c.Store.Settle(ctx, receipt, nil, s.c.Now())
 			errs = append(errs, err)
 		}
 	}
@@ -137,7 +137,7 @@ func (s *Service) Refund(ctx context.Context, req *RefundRequest) (*RefundRespon
 			"the receipt is not known here: it comes from another instance, is older than %s, or was "+
 				"dropped to make room for newer ones", limit.MaxReceiptAge))
 	}
-	back, err := s.c.Store.Refund(ctx, receipt, req.Units, s.c.Now())
+	back, err := s.c.Store.Settle(ctx, receipt, receipt.Without(req.Units), s.c.Now())
 	if errors.Is(err, limit.ErrRefundsFull) {
 		return nil, &Error{"resourceexhausted", "too many refunds at the moment; the receipt stays valid",
 			http.StatusTooManyRequests}
@@ -146,7 +146,7 @@ func (s *Service) Refund(ctx context.Context, req *RefundRequest) (*RefundRespon
 		return nil, unavailable("the store of counters failed; it is safe to try again")
 	}
 	out := &RefundResponse{Repeated: back.Repeated, Expired: back.Expired}
-	for _, n := range back.Units {
+	for _, n := range back.Returned {
 		out.Units = max(out.Units, n)
 	}
 	return out, nil

@@ -389,7 +389,7 @@ func (c *call) refundItem(it *item) {
 	if d == nil {
 		return
 	}
-	if _, err := c.service.config.Store.Refund(ctx, d.Receipt(), 0, c.now); err != nil {
+	if _, err := c.service.config.Store.Settle(ctx, d.Receipt(), nil, c.now); err != nil {
 		c.service.stats.RefundError.Add(1)
 		c.service.logStore(err)
 	}

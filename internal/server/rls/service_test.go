@@ -894,11 +894,11 @@ func (f *failing) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return cmp.Or(f.err, errUnavailable)
 }
 
-func (f *failing) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+func (f *failing) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
 	if err := ctx.Err(); err != nil {
-		return limit.Refund{}, err
+		return limit.Settlement{}, err
 	}
-	return f.Store.Refund(ctx, r, units, now)
+	return f.Store.Settle(ctx, r, used, now)
 }
 
 // Guarantees that a request is an error if the store fails after its first charge, that the error does not tell clients

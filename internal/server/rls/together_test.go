@@ -42,9 +42,9 @@ func (f *far) Peek(ctx context.Context, req *limit.Request, now time.Time, d *li
 	return f.Store.Peek(ctx, req, now, d)
 }
 
-func (f *far) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+func (f *far) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
 	f.wait()
-	return f.Store.Refund(ctx, r, units, now)
+	return f.Store.Settle(ctx, r, used, now)
 }
 
 // Guarantees that a request waits for one round trip to the store, however many descriptors it has and whatever kinds

@@ -9,7 +9,7 @@ import (
 )
 
 // OverBound describes the first interval in which a counter admitted more, net of refunds, than the bound of its
-// algorithm allows (design §5). It returns "" if there is none. The bound of a limit that was changed is that of its
+// algorithm allows (design §5). What was used beyond a receipt was not admitted, and is left out. It returns "" if there is none. The bound of a limit that was changed is that of its
 // largest numbers.
 func (m *Model) OverBound() string {
 	for name, c := range m.counters {
@@ -37,6 +37,9 @@ func (c *counter) overBoundIf(later time.Duration) string {
 	for i := range c.spends {
 		sum := new(big.Rat)
 		for j := i; j < len(c.spends); j++ {
+			if c.spends[j].over {
+				continue
+			}
 			from, to := c.spends[i].at, c.spends[j].at
 			bound := c.boundOf(&largest, from, to+later.Microseconds(), cost)
 			if bound == nil {

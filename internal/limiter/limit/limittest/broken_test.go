@@ -46,6 +46,9 @@ const (
 	shadowEager        fault = "a denial charges a shadow limit"
 	shadowTiers        fault = "a shadow limit that would deny charges its other tiers"
 	refundTooLarge     fault = "a refund gives one unit too many"
+	overageDropped     fault = "what was used beyond a receipt is not charged"
+	overageCapped      fault = "what was used beyond a receipt is charged up to the limit only"
+	overageInOldWindow fault = "what was used beyond a receipt is charged to the window of the receipt"
 	refundTwice        fault = "a repeated refund gives the units back again"
 	refundWhole        fault = "a partial refund gives everything"
 	refundNever        fault = "a refund gives nothing"
@@ -491,51 +494,82 @@ func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 	}
 }
 
-func (n *naive) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+func (n *naive) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
 	if n.fault != contextIgnored && ctx.Err() != nil {
-		return limit.Refund{}, ctx.Err()
+		return limit.Settlement{}, ctx.Err()
 	}
-	if err := limit.CheckRefund(r, units); err != nil {
-		return limit.Refund{}, err
+	out, err := r.BeginSettle(used)
+	if err != nil {
+		return out, err
 	}
+	if first := n.giveBack(r, used, now, &out); !first {
+		return out, nil
+	}
+	over := r.Overage(used)
+	if over == nil || n.fault == overageDropped {
+		return out, nil
+	}
+	var d limit.Decision
+	switch n.fault {
+	case overageCapped:
+		if err := n.Peek(ctx, &over.Request, now, &d); err != nil {
+			return out, err
+		}
+		for i := range over.Leases {
+			left := max(0, d.Results[i].Tier.Capacity()-d.Results[i].Used()+over.Leases[i].Correction)
+			over.Leases[i].Correction = min(over.Leases[i].Correction, left)
+		}
+	case overageInOldWindow:
+		for i := range over.Leases {
+			over.Leases[i].CorrectionAt = r.Entries()[0].At()
+		}
+	}
+	err = n.Decide(ctx, &over.Request, now, &d)
+	over.Report(&d, &out)
+	return out, err
+}
+
+// giveBack gives back what was not used. It reports false if the receipt settles nothing.
+func (n *naive) giveBack(r *limit.Receipt, used []int64, now time.Time, out *limit.Settlement) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	out := limit.Refund{Units: make([]int64, len(r.Entries())), Repeated: n.refunded[r.ID()]}
-	if n.fault == refundNever || len(out.Units) == 0 {
-		return out, nil
-	}
 	if us := now.UnixMicro(); us >= r.Until() && n.fault != refundExpired {
 		out.Expired = r.Expired(us)
-		return out, nil
+		return false
+	}
+	out.Repeated = n.refunded[r.ID()]
+	if n.fault == refundNever || len(out.Returned) == 0 {
+		return false
 	}
 	if out.Repeated && n.fault != refundTwice {
-		return out, nil
+		return false
 	}
 	n.refunded[r.ID()] = true
 	for i := range r.Entries() {
 		e := r.Entries()[i]
 		s := n.states[n.key(r.Owner(), e.Tier, e.Value)]
 		if s == nil && n.fault == refundCreates {
-			out.Units[i] = e.Units
+			out.Returned[i] = e.Units
 		}
 		if s == nil {
 			continue
 		}
+		units := r.Unused(i, used)
 		if n.fault == refundWhole {
-			units = 0
+			units = e.Units
 		}
 		at := now.UnixMicro()
 		if n.fault == refundOtherWindow {
 			n.uncharge(e.Tier, s, e.Units)
-			out.Units[i] = e.Units
+			out.Returned[i] = e.Units
 			continue
 		}
-		out.Units[i] = e.Apply(s, units, at)
-		if n.fault == refundTooLarge && out.Units[i] > 0 {
+		out.Returned[i] = e.GiveBack(s, units, at)
+		if n.fault == refundTooLarge && out.Returned[i] > 0 {
 			n.uncharge(e.Tier, s, 1)
 		}
 	}
-	return out, nil
+	return true
 }
 
 func config(f fault) limittest.Config {
@@ -584,6 +618,9 @@ func TestBrokenStores(t *testing.T) {
 		{shadowEager, "a shadow limit has a counter of its own"},
 		{shadowTiers, "the tiers of a shadow limit are charged together or not at all"},
 		{refundTooLarge, "a refund gives back part"},
+		{overageDropped, "a settlement corrects each limit by itself"},
+		{overageCapped, "what was used beyond a receipt is charged, also above the limit"},
+		{overageInOldWindow, "what was used beyond a receipt counts from now"},
 		{refundTwice, "a refund happens once"},
 		{refundWhole, "a refund gives back part"},
 		{refundNever, "anonymous values beyond the bound share many counters"},

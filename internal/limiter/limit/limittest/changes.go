@@ -129,12 +129,12 @@ func testAlternatingRate(tb testing.TB, c Config) {
 	for i := range changes {
 		s.allowed(Start, charge(rates[(i+1)%2], 1))
 	}
-	if back := s.refund(Start, old, 1).Units[0]; back != 0 {
+	if back := s.refund(Start, old, 1).Returned[0]; back != 0 {
 		s.Errorf("a receipt from before %d changes of the rate gives %d units back, want 0", changes, back)
 	}
 	last := rates[changes%2]
 	before := s.remaining(Start, last)
-	if back := s.refund(Start, s.allowed(Start, charge(last, 10)), 10).Units[0]; back != 10 {
+	if back := s.refund(Start, s.allowed(Start, charge(last, 10)), 10).Returned[0]; back != 10 {
 		s.Errorf("after %d changes of the rate, a new receipt of 10 units gives %d back, want 10", changes, back)
 	}
 	if after := s.remaining(Start, last); after != before {

@@ -430,14 +430,14 @@ func testLeaseRefund(tb testing.TB, c Config) {
 			limit.ReceiptID{Hi: rand.Uint64(), Lo: 1})
 		e.FromLeftover(0, &lease, 0)
 		e.ChargeLeftover(0)
-		if back := s.refund(Start, spent, 4); back.Units[0] != 4 || back.Repeated {
+		if back := s.refund(Start, spent, 4); back.Returned[0] != 4 || back.Repeated {
 			s.Errorf("a refund of 4 of 6 units that were spent from a lease: %+v, want 4 units", back)
 		}
 		s.left("10 leased and 2 needed, 4 refunded", Start, l, 12)
-		if back := s.refund(Start, spent, 0); back.Units[0] != 0 || !back.Repeated {
+		if back := s.refund(Start, spent, 0); back.Returned[0] != 0 || !back.Repeated {
 			s.Errorf("a repeated refund: %+v, want 0 units and Repeated", back)
 		}
-		if back := s.refund(Start, d, 0); back.Units[0] != 2 {
+		if back := s.refund(Start, d, 0); back.Returned[0] != 2 {
 			s.Errorf("the refund of the need of 2: %+v, want 2 units", back)
 		}
 		s.left("the need, too", Start, l, 14)

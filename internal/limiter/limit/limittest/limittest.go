@@ -85,7 +85,7 @@ type testCase struct {
 
 // cases returns all guarantees of the contract.
 func cases() []testCase {
-	return slices.Concat(basicCases, atomicCases, keyCases, shadowCases, refundCases, changeCases, clockCases,
+	return slices.Concat(basicCases, atomicCases, keyCases, shadowCases, refundCases, settleCases, changeCases, clockCases,
 		requestCases, concurrencyCases, scriptCases, leaseCases)
 }
 

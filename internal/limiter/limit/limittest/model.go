@@ -46,6 +46,8 @@ type counter struct {
 type spend struct {
 	at    int64
 	units int64    // net of refunds; those of a token bucket are in kept
+	cost  int64    // units as charged
+	over  bool     // used beyond a receipt, and so not admitted by the limit
 	kept  *big.Rat // token_bucket: units net of refunds
 	tier  limit.Tier
 
@@ -294,7 +296,7 @@ func (c *counter) fits(t *limit.Tier, now, cost int64) int64 {
 
 // charge charges the cost.
 func (c *counter) charge(t *limit.Tier, now, cost int64) *spend {
-	s := &spend{at: now, units: cost, tier: *t}
+	s := &spend{at: now, units: cost, cost: cost, tier: *t}
 	switch t.Algorithm {
 	case limit.TokenBucket:
 		missing := new(big.Rat).Sub(rat(t.Burst), c.levelOf(t, now))
@@ -385,6 +387,22 @@ func (m *Model) Refund(o *Outcome, units, now int64) []int64 {
 		out[i] = e.refund(units, now)
 	}
 	return out
+}
+
+// Settle corrects what the outcome charged to what was used. Units beyond are charged now.
+func (m *Model) Settle(o *Outcome, used []int64, now int64) (returned, charged []int64) {
+	returned, charged = make([]int64, len(o.receipt)), make([]int64, len(o.receipt))
+	for i, e := range o.receipt {
+		switch more := used[i] - e.spend.cost; {
+		case more > 0:
+			t := e.spend.tier
+			e.counter.charge(&t, now, more).over = true
+			charged[i] = more
+		case more < 0:
+			returned[i] = e.refund(-more, now)
+		}
+	}
+	return returned, charged
 }
 
 func (e entry) refund(units, now int64) int64 {

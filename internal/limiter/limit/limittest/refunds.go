@@ -34,7 +34,7 @@ func testRefund(tb testing.TB, c Config) {
 	before := s.counters(Start, charges...)
 	d := s.allowed(Start, charges...)
 	r := s.refund(Start, d, 0)
-	for i, units := range r.Units {
+	for i, units := range r.Returned {
 		if units != 5 {
 			s.Errorf("%s: a refund right after a charge of 5 gave back %d units, want 5", charges[i].Limit.ID, units)
 		}
@@ -44,8 +44,8 @@ func testRefund(tb testing.TB, c Config) {
 	}
 	s.unchanged("a charge and its refund", before, s.counters(Start, charges...))
 	s.allowed(Start, charges...)
-	if r := s.refund(Start, s.denied(Start, charges...), 0); len(r.Units) != 0 {
-		s.Errorf("a refund of a denial gave back %v, want nothing", r.Units)
+	if r := s.refund(Start, s.denied(Start, charges...), 0); len(r.Returned) != 0 {
+		s.Errorf("a refund of a denial gave back %v, want nothing", r.Returned)
 	}
 }
 
@@ -61,9 +61,9 @@ func testRefundOnce(tb testing.TB, c Config) {
 		before := s.counters(Start, charge(l, 1))
 		for _, units := range []int64{0, 1, 3, 100} {
 			r := s.refund(Start, d, units)
-			if !r.Repeated || r.Units[0] != 0 {
+			if !r.Repeated || r.Returned[0] != 0 {
 				s.Errorf("a repeated refund of %d: repeated=%t, %d units; want true and 0", units, r.Repeated,
-					r.Units[0])
+					r.Returned[0])
 			}
 		}
 		s.unchanged("a repeated refund", before, s.counters(Start, charge(l, 1)))
@@ -74,14 +74,14 @@ func testRefundOnce(tb testing.TB, c Config) {
 		var wg sync.WaitGroup
 		for range 16 {
 			wg.Go(func() {
-				r, err := s.store.Refund(s.Context(), d.Receipt(), 0, Start)
+				r, err := s.store.Settle(s.Context(), d.Receipt(), nil, Start)
 				if err != nil {
 					if !s.c.MayFail {
 						s.Errorf("Refund: %v", err)
 					}
 					return
 				}
-				back.Add(r.Units[0])
+				back.Add(r.Returned[0])
 				if !r.Repeated {
 					first.Add(1)
 				}
@@ -99,8 +99,8 @@ func testRefundPart(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "ten", 10)
 		d := s.allowed(Start, charge(l, 7))
-		if r := s.refund(Start, d, 4); r.Units[0] != 4 {
-			s.Errorf("a refund of 4 of 7 units gave back %d, want 4", r.Units[0])
+		if r := s.refund(Start, d, 4); r.Returned[0] != 4 {
+			s.Errorf("a refund of 4 of 7 units gave back %d, want 4", r.Returned[0])
 		}
 		if k.oneAtATime() { // three tenths of the period are left until it has drained
 			if got, want := s.denied(Start, charge(l, 1)).RetryAfter(), k.period*3/10; got != want {
@@ -109,15 +109,15 @@ func testRefundPart(tb testing.TB, c Config) {
 		} else if left := s.remaining(Start, l); left != 7 {
 			s.Errorf("after a refund of 4 of 7 units, %d of 10 remain, want 7", left)
 		}
-		if r := s.refund(Start, d, 3); !r.Repeated || r.Units[0] != 0 {
+		if r := s.refund(Start, d, 3); !r.Repeated || r.Returned[0] != 0 {
 			s.Errorf("a second refund of a receipt that was refunded in part: repeated=%t, %d units; want true and 0",
 				r.Repeated,
-				r.Units[0])
+				r.Returned[0])
 		}
 
 		more := k.limit(tb, "more", 10)
-		if r := s.refund(Start, s.allowed(Start, charge(more, 6)), 9); r.Units[0] != 6 {
-			s.Errorf("a refund of 9 units, of a receipt of 6, gave back %d, want 6", r.Units[0])
+		if r := s.refund(Start, s.allowed(Start, charge(more, 6)), 9); r.Returned[0] != 6 {
+			s.Errorf("a refund of 9 units, of a receipt of 6, gave back %d, want 6", r.Returned[0])
 		}
 	})
 }
@@ -130,9 +130,9 @@ func testRefundClosed(tb testing.TB, c Config) {
 		later := Start.Add(2*k.period + k.period/5)
 		s.allowed(later, charge(l, 10))
 		before := s.counters(later, charge(l, 1))
-		if r := s.refund(later, d, 0); r.Units[0] != 0 {
+		if r := s.refund(later, d, 0); r.Returned[0] != 0 {
 			s.Errorf("a refund after %s gave back %d units, want 0: the window of %s has ended", later.Sub(Start),
-				r.Units[0], k.period)
+				r.Returned[0], k.period)
 		}
 		s.unchanged("a refund of a closed window", before, s.counters(later, charge(l, 1)))
 	})
@@ -141,26 +141,26 @@ func testRefundClosed(tb testing.TB, c Config) {
 func testRefundNothing(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "ten", 10)
-		if _, err := s.store.Refund(s.Context(), nil, 0, Start); err == nil {
+		if _, err := s.store.Settle(s.Context(), nil, nil, Start); err == nil {
 			s.Errorf("a refund without a receipt is accepted, want an error")
 		}
 		d := s.allowed(Start, charge(l, 5))
-		for _, units := range []int64{-1, limit.MaxUnits + 1} {
-			if _, err := s.store.Refund(s.Context(), d.Receipt(), units, Start); err == nil {
-				s.Errorf("a refund of %d units is accepted, want an error", units)
+		for _, used := range []int64{-1, limit.MaxUnits + 1} {
+			if _, err := s.store.Settle(s.Context(), d.Receipt(), []int64{used}, Start); err == nil {
+				s.Errorf("a refund of all but %d units is accepted, want an error", used)
 			}
 		}
-		if r := s.refund(Start, new(limit.Decision), 0); len(r.Units) != 0 || r.Repeated {
-			s.Errorf("the receipt of a decision that was never made gave back %v, want nothing", r.Units)
+		if r := s.refund(Start, new(limit.Decision), 0); len(r.Returned) != 0 || r.Repeated {
+			s.Errorf("the receipt of a decision that was never made gave back %v, want nothing", r.Returned)
 		}
-		if got := s.refund(Start, d, 0); got.Units[0] != 5 {
-			s.Errorf("after refused refunds, a valid one gave back %d, want 5", got.Units[0])
+		if got := s.refund(Start, d, 0); got.Returned[0] != 5 {
+			s.Errorf("after refused refunds, a valid one gave back %d, want 5", got.Returned[0])
 		}
 		// The receipt names counters that this store has never had.
 		foreign := newSubject(s.TB, c).allowed(Start, charge(k.limit(tb, "foreign", 10), 5))
 		before := s.counters(Start, charge(l, 1), charge(foreign.Results[0].Limit(), 1))
-		if r := s.refund(Start, foreign, 0); r.Units[0] != 0 {
-			s.Errorf("a receipt of a counter that this store has never had gave back %d, want 0", r.Units[0])
+		if r := s.refund(Start, foreign, 0); r.Returned[0] != 0 {
+			s.Errorf("a receipt of a counter that this store has never had gave back %d, want 0", r.Returned[0])
 		}
 		s.unchanged("a refund of a counter that was never charged", before, s.counters(Start, charge(l, 1),
 			charge(foreign.Results[0].Limit(), 1)))
@@ -179,15 +179,15 @@ func testRefundExpired(tb testing.TB, c Config) {
 			Period: 24 * time.Hour}}})
 	early, late := s.allowed(Start, charge(l, 3)), s.allowed(Start, charge(l, 4))
 	last := Start.Add(limit.MaxReceiptAge - time.Microsecond)
-	if r := s.refund(last, early, 0); r.Units[0] != 3 || r.Expired {
-		s.Errorf("within MaxReceiptAge a refund of 3 units gave back %d, expired=%t; want 3 and false", r.Units[0],
+	if r := s.refund(last, early, 0); r.Returned[0] != 3 || r.Expired {
+		s.Errorf("within MaxReceiptAge a refund of 3 units gave back %d, expired=%t; want 3 and false", r.Returned[0],
 			r.Expired)
 	}
 	for _, at := range []time.Time{last.Add(time.Microsecond), Start.Add(time.Hour)} {
 		for _, d := range []*limit.Decision{early, late} {
-			if r := s.refund(at, d, 0); r.Units[0] != 0 || !r.Expired {
+			if r := s.refund(at, d, 0); r.Returned[0] != 0 || !r.Expired {
 				s.Errorf("%s after the charge a refund gave back %d units, expired=%t; want 0 and true", at.Sub(Start),
-					r.Units[0], r.Expired)
+					r.Returned[0], r.Expired)
 			}
 		}
 	}
@@ -221,7 +221,7 @@ func testRefundAfterLoss(tb testing.TB, c Config) {
 		}
 		spend(4)
 		for _, d := range receipts {
-			back := empty.refund(Start, d, 0).Units[0]
+			back := empty.refund(Start, d, 0).Returned[0]
 			if back > min(d.Results[0].Charged, counted) {
 				empty.Errorf("a receipt of %d units gave back %d, want at most that and at most the %d units that "+
 					"were charged since the loss", d.Results[0].Charged, back, counted)
@@ -268,9 +268,9 @@ func testRefundChangedRate(tb testing.TB, c Config) {
 	d := s.allowed(Start, charge(bucket(1), 10))
 	full := Start.Add(2 * time.Second)
 	s.allowed(full, charge(bucket(5), 10))
-	if r := s.refund(full, d, 0); r.Units[0] != 0 {
+	if r := s.refund(full, d, 0); r.Returned[0] != 0 {
 		s.Errorf("the bucket has been full at 5 per second, but a refund of a charge at 1 per second gave back %d, "+
-			"want 0", r.Units[0])
+			"want 0", r.Returned[0])
 	}
 	s.denied(full, charge(bucket(5), 1))
 }
@@ -300,7 +300,7 @@ func testRefundBound(tb testing.TB, c Config) {
 			}
 			if n := len(open); n > 0 && r.IntN(3) == 0 {
 				i := r.IntN(n)
-				back := s.refund(at, open[i], r.Int64N(open[i].Results[0].Cost+1)).Units[0]
+				back := s.refund(at, open[i], r.Int64N(open[i].Results[0].Cost+1)).Returned[0]
 				spends[i].kept.Sub(spends[i].kept, rat(back))
 				open, spends = slices.Delete(open, i, i+1), slices.Delete(spends, i, i+1)
 				continue
@@ -326,8 +326,8 @@ func testRefundTurns(tb testing.TB, c Config) {
 		for i := range 2 * c.Repeats {
 			// all charges are within the first two fifths of the period
 			at := Start.Add(time.Duration(i) * k.period / time.Duration(5*c.Repeats))
-			if r := s.refund(at, s.allowed(at, charge(l, 5)), 0); r.Units[0] != 5 {
-				s.Fatalf("refund %d gave back %d of 5 units, want all", i+1, r.Units[0])
+			if r := s.refund(at, s.allowed(at, charge(l, 5)), 0); r.Returned[0] != 5 {
+				s.Fatalf("refund %d gave back %d of 5 units, want all", i+1, r.Returned[0])
 			}
 		}
 		s.allowed(Start.Add(k.period/2), charge(l, 5))

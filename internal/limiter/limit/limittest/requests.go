@@ -113,13 +113,13 @@ func testCancelled(tb testing.TB, c Config) {
 		if err := s.store.Peek(ctx, req, Start, &d); !errors.Is(err, context.Canceled) {
 			s.Errorf("Peek with a cancelled context: %v, want context.Canceled", err)
 		}
-		if _, err := s.store.Refund(ctx, held.Receipt(), 0, Start); !errors.Is(err, context.Canceled) {
+		if _, err := s.store.Settle(ctx, held.Receipt(), nil, Start); !errors.Is(err, context.Canceled) {
 			s.Errorf("Refund with a cancelled context: %v, want context.Canceled", err)
 		}
 		s.unchanged("a cancelled request", before, s.counters(Start, charge(l, 1)))
-		if r := s.refund(Start, held, 0); r.Repeated || r.Units[0] != 2 {
+		if r := s.refund(Start, held, 0); r.Repeated || r.Returned[0] != 2 {
 			s.Errorf("after a cancelled refund the next one gives back %d units, repeated=%t; want 2 and false",
-				r.Units[0], r.Repeated)
+				r.Returned[0], r.Repeated)
 		}
 	})
 }

@@ -51,6 +51,7 @@ type made struct {
 	d        *limit.Decision
 	o        *Outcome
 	refunded bool
+	kept     *limit.Receipt // nil: the decision is refunded, and not settled
 }
 
 func newWorld(tb testing.TB, c Config, seed uint64) *world {
@@ -235,7 +236,12 @@ func (w *world) decide(commit bool) {
 	w.log("%s %s %s: allowed %t", owner.Name, name, describe(charges), d.Allowed)
 	w.compare(d, o)
 	if d.Allowed && commit {
-		w.made = append(w.made, made{d: d, o: o})
+		m := made{d: d, o: o}
+		if w.r.IntN(2) == 0 {
+			m.kept = d.Receipt()
+			m.kept.KeepFor(keptInScripts)
+		}
+		w.made = append(w.made, m)
 	}
 }
 
@@ -292,6 +298,10 @@ func (w *world) refund() {
 		return
 	}
 	m := &w.made[max(w.r.IntN(len(w.made)), w.r.IntN(len(w.made)))] // most often a recent one
+	if m.kept != nil {
+		w.settle(m)
+		return
+	}
 	units := int64(0)
 	if w.r.IntN(2) == 0 {
 		units = 1 + w.r.Int64N(12)
@@ -301,9 +311,9 @@ func (w *world) refund() {
 	if !m.refunded {
 		want = w.model.Refund(m.o, units, w.now)
 	}
-	w.log("%s refund %d of the charge at +%d: %v", m.d.Owner.Name, units, m.d.Now-Start.UnixMicro(), got.Units)
-	if !slices.Equal(got.Units, want) {
-		w.differ("units", got.Units, want)
+	w.log("%s refund %d of the charge at +%d: %v", m.d.Owner.Name, units, m.d.Now-Start.UnixMicro(), got.Returned)
+	if !slices.Equal(got.Returned, want) {
+		w.differ("units", got.Returned, want)
 	}
 	open, expired := false, w.now >= m.d.Now+limit.MaxReceiptAge.Microseconds()
 	for _, e := range m.o.receipt {
@@ -314,6 +324,43 @@ func (w *world) refund() {
 	}
 	if open && got.Repeated != m.refunded {
 		w.differ("repeated", got.Repeated, m.refunded)
+	}
+	m.refunded = true
+}
+
+// keptInScripts is for how long the receipts that settle settles are kept.
+const keptInScripts = 10 * time.Minute
+
+// settle settles a decision: less, the same or more was used.
+func (w *world) settle(m *made) {
+	used := m.kept.Without(0)
+	for i, e := range m.kept.Entries() {
+		switch w.r.IntN(4) {
+		case 0: // nothing
+		case 1:
+			used[i] = e.Units
+		case 2:
+			used[i] = w.r.Int64N(e.Units + 1)
+		default:
+			// a leaky bucket, and one whose units are a long time, can owe few units
+			if used[i] = e.Units; e.Tier.Algorithm != limit.LeakyBucket && e.Tier.Period <= time.Hour {
+				used[i] = min(e.Units+1+w.r.Int64N(12), limit.MaxUnits)
+			}
+		}
+	}
+	got := w.s.settle(time.UnixMicro(w.now), m.kept, used...)
+	returned, charged := make([]int64, len(used)), make([]int64, len(used))
+	expired := w.now >= m.d.Now+keptInScripts.Microseconds()
+	if !m.refunded && !expired {
+		returned, charged = w.model.Settle(m.o, used, w.now)
+	}
+	w.log("%s settle %d of the charge at +%d: %+v", m.d.Owner.Name, used, m.d.Now-Start.UnixMicro(), got)
+	if !slices.Equal(got.Returned, returned) || !slices.Equal(got.Charged, charged) ||
+		!slices.Equal(got.Uncharged, make([]int64, len(used))) {
+		w.differ("settlement", got, fmt.Sprint(returned, " returned, ", charged, " charged"))
+	}
+	if len(used) > 0 && (got.Expired != expired || got.Repeated != (m.refunded && !expired)) {
+		w.differ("expired and repeated", fmt.Sprint(got.Expired, got.Repeated), fmt.Sprint(expired, m.refunded))
 	}
 	m.refunded = true
 }

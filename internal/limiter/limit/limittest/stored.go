@@ -42,8 +42,8 @@ func (c *StoredCase) Fill(ctx context.Context, s limit.Store) error {
 		return d, err
 	}
 	refund := func(r *limit.Receipt) error {
-		back, err := s.Refund(ctx, r, 1, StoredAt.Add(time.Millisecond))
-		if err == nil && (back.Repeated || len(back.Units) == 0) {
+		back, err := s.Settle(ctx, r, r.Without(1), StoredAt.Add(time.Millisecond))
+		if err == nil && (back.Repeated || len(back.Returned) == 0) {
 			err = fmt.Errorf("the refund gave nothing back: %+v", back)
 		}
 		return err

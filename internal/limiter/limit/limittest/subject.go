@@ -136,16 +136,16 @@ func (s *subject) denied(now time.Time, charges ...limit.Charge) *limit.Decision
 	return d
 }
 
-func (s *subject) refund(now time.Time, d *limit.Decision, units int64) limit.Refund {
+func (s *subject) refund(now time.Time, d *limit.Decision, units int64) limit.Settlement {
 	s.Helper()
 	s.clock(now)
-	r, err := s.store.Refund(s.Context(), d.Receipt(), units, now)
+	r, err := s.store.Settle(s.Context(), d.Receipt(), d.Receipt().Without(units), now)
 	if err != nil {
 		s.Fatalf("Refund(%d units at %s): %v", units, stamp(now), err)
 	}
-	if len(r.Units) != len(d.Receipt().Entries()) {
+	if len(r.Returned) != len(d.Receipt().Entries()) {
 		s.Fatalf("Refund(%d units at %s): %d entries, want %d, one for each entry of the receipt", units, stamp(now),
-			len(r.Units), len(d.Receipt().Entries()))
+			len(r.Returned), len(d.Receipt().Entries()))
 	}
 	return r
 }

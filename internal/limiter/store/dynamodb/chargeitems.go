@@ -142,10 +142,9 @@ func (d *decision) adoptCharges() {
 }
 
 // buildUpdate makes the update of one item: of its enforcing counters and, if shadows is true, of the shadow counters
-// that admit the request. It returns nil if there is nothing to write.
-func (d *decision) buildUpdate(index int, shadows bool) (*itemUpdate, error) {
+// that admit the request. It also makes the given edits of other counters. It returns nil if there is nothing to write.
+func (d *decision) buildUpdate(index int, shadows bool, edits ...counterEdit) (*itemUpdate, error) {
 	it := d.items[index]
-	var edits []counterEdit
 	relevantFor, creates := int64(0), false
 	for i := range d.eval.Results {
 		counter := &d.counters[i]

@@ -133,11 +133,11 @@ func agreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 		}
 		if len(receipts) > 0 && r.IntN(5) == 0 {
 			i, units := r.IntN(len(receipts)), r.Int64N(4)
-			ours, err := s.Refund(t.Context(), receipts[i].ours, units, now)
-			theirs, err2 := model.Refund(t.Context(), receipts[i].theirs, units, now)
+			ours, err := s.Settle(t.Context(), receipts[i].ours, receipts[i].ours.Without(units), now)
+			theirs, err2 := model.Settle(t.Context(), receipts[i].theirs, receipts[i].theirs.Without(units), now)
 			trace += fmt.Sprintf("\n%2d %s refund %d of receipt %d: %v", step, now.Format("15:04:05.000000"), units, i,
 				theirs)
-			if err != nil || err2 != nil || !slices.Equal(ours.Units, theirs.Units) {
+			if err != nil || err2 != nil || !slices.Equal(ours.Returned, theirs.Returned) {
 				t.Fatalf("seed %d: refund %v %v, want %v %v; script: %s%s", seed, ours, err, theirs, err2,
 					describe(limits), trace)
 			}

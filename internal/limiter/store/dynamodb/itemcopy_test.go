@@ -34,7 +34,7 @@ func TestOnlyRecentCopiesDeny(t *testing.T) {
 		if err := ours.Decide(t.Context(), req, noon, &d); err != nil || d.Allowed {
 			t.Fatalf("%s: the decision that reads the item: allowed %t, %v; want a denial", tt.name, d.Allowed, err)
 		}
-		if _, err := other.Refund(t.Context(), theirs.Receipt(), 0, noon); err != nil {
+		if _, err := other.Settle(t.Context(), theirs.Receipt(), nil, noon); err != nil {
 			t.Fatal(err)
 		}
 		if err := ours.Decide(t.Context(), req, noon.Add(tt.after), &d); err != nil || d.Allowed != tt.allowed {

@@ -224,7 +224,7 @@ func TestTTLOfARefundInThePast(t *testing.T) {
 	if err := s.Decide(t.Context(), requestOne(window(t, "w", 5)), past, &d); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Refund(t.Context(), d.Receipt(), 0, past); err != nil {
+	if _, err := s.Settle(t.Context(), d.Receipt(), nil, past); err != nil {
 		t.Fatal(err)
 	}
 	refunds := 0

@@ -132,7 +132,7 @@ func TestEarlierLayout(t *testing.T) {
 							}
 						}
 					}
-					if _, err := s.Refund(t.Context(), receipt, 0, noon.Add(time.Millisecond)); !errors.Is(err,
+					if _, err := s.Settle(t.Context(), receipt, nil, noon.Add(time.Millisecond)); !errors.Is(err,
 						limit.ErrUnreadable) {
 						t.Errorf("a refund by %s: %v, want ErrUnreadable", who, err)
 					}
@@ -185,12 +185,12 @@ func TestEarlierRefund(t *testing.T) {
 	// A refund of the first charge gives nothing back, by a plain write. A refund of the second charge gives back a
 	// unit, by a transaction.
 	for want, d := range []*limit.Decision{&first, &second} {
-		if back, err := s.Refund(t.Context(), d.Receipt(), 0, noon.Add(time.Second)); err != nil ||
-			back.Units[0] != int64(want) {
+		if back, err := s.Settle(t.Context(), d.Receipt(), nil, noon.Add(time.Second)); err != nil ||
+			back.Returned[0] != int64(want) {
 			t.Fatalf("refund of charge %d: %+v, %v; want %d units", want+1, back, err, want)
 		}
 		storeOldLayout(t, client, c.Namespace, "r")
-		if back, err := s.Refund(t.Context(), d.Receipt(), 0, noon.Add(time.Second)); !errors.Is(err,
+		if back, err := s.Settle(t.Context(), d.Receipt(), nil, noon.Add(time.Second)); !errors.Is(err,
 			limit.ErrUnreadable) {
 			t.Errorf("refund of charge %d, once more: %+v, %v; want ErrUnreadable", want+1, back, err)
 		}

@@ -127,11 +127,11 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 		newest = max(newest, now.UnixMicro())
 		if len(receipts) > 0 && r.IntN(6) == 0 {
 			i, units := r.IntN(len(receipts)), r.Int64N(4)
-			ours, err := s.Refund(t.Context(), receipts[i].ours, units, now)
-			theirs, err2 := model.Refund(t.Context(), receipts[i].theirs, units, now)
+			ours, err := s.Settle(t.Context(), receipts[i].ours, receipts[i].ours.Without(units), now)
+			theirs, err2 := model.Settle(t.Context(), receipts[i].theirs, receipts[i].theirs.Without(units), now)
 			trace += fmt.Sprintf("\n%2d %s refund %d of receipt %d: %v", step, now.Format("15:04:05.000000"), units, i,
 				theirs)
-			if err != nil || err2 != nil || !slices.Equal(ours.Units, theirs.Units) {
+			if err != nil || err2 != nil || !slices.Equal(ours.Returned, theirs.Returned) {
 				t.Fatalf("seed %d: refund %v %v, want %v %v; script: %s%s", seed, ours, err, theirs, err2,
 					describe(limits), trace)
 			}
@@ -330,13 +330,13 @@ func lateReturnsByOldCopies(t *testing.T, client *sdk.Client, seed uint64) (late
 		}
 		// A refund gives more back if the store has lost late units before, which it may.
 		if i := r.IntN(4 * (len(receipts) + 1)); i < len(receipts) && !lost {
-			ours, err := stores[r.IntN(3)].Refund(t.Context(), receipts[i].ours, 2, now)
-			theirs, err2 := model.Refund(t.Context(), receipts[i].theirs, 2, now)
+			ours, err := stores[r.IntN(3)].Settle(t.Context(), receipts[i].ours, receipts[i].ours.Without(2), now)
+			theirs, err2 := model.Settle(t.Context(), receipts[i].theirs, receipts[i].theirs.Without(2), now)
 			if err := errors.Join(err, err2); err != nil {
 				t.Fatal(err)
 			}
 			trace += fmt.Sprintf("\nrefund %v, want %v", ours, theirs)
-			if !slices.Equal(ours.Units, theirs.Units) {
+			if !slices.Equal(ours.Returned, theirs.Returned) {
 				t.Fatalf("seed %d: a refund of %v, want %v; script of a bucket of %d in 4 s:%s", seed, ours, theirs,
 					burst, trace)
 			}

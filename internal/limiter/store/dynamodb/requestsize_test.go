@@ -155,8 +155,9 @@ func TestLargestPlans(t *testing.T) {
 					t.Helper()
 					receipt := last.Receipt()
 					if err := retryReset(func() error {
-						_, err := s.Refund(t.Context(), receipt, 0,
+						_, err := s.Settle(t.Context(), receipt, nil,
 							noon.Add(after))
+
 						return err
 					}); err != nil {
 						t.Fatalf("%s: %v", what, err)
@@ -240,8 +241,8 @@ func TestLargestChain(t *testing.T) {
 			t.Errorf("%s: %v, allowed %t", who, err, d.Allowed)
 			continue
 		}
-		if back, err := s.Refund(t.Context(), d.Receipt(), 0, noon.Add(time.Minute)); err != nil || back.Units[0] != 1 {
-			t.Errorf("%s: a refund gives back %v, %v; want all units", who, back.Units, err)
+		if back, err := s.Settle(t.Context(), d.Receipt(), nil, noon.Add(time.Minute)); err != nil || back.Returned[0] != 1 {
+			t.Errorf("%s: a refund gives back %v, %v; want all units", who, back.Returned, err)
 		}
 	}
 }

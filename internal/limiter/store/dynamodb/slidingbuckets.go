@@ -192,7 +192,11 @@ func (b *bucketsCharge) unitsPerBucket(current, correction int64) map[int64]int6
 		add[current] += b.chargedUnits()
 	}
 	if correction != 0 {
-		add[floorQuotient(b.leaseRequest.CorrectionAt, b.params.Width)] += correction
+		at := b.leaseRequest.CorrectionAt
+		if at == limit.AtDecision {
+			at = b.now
+		}
+		add[floorQuotient(at, b.params.Width)] += correction
 	}
 	return add
 }

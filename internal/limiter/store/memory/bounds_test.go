@@ -259,7 +259,7 @@ func TestBytesDoNotDrift(t *testing.T) {
 					if !refunds {
 						continue
 					}
-					if _, err := s.Refund(t.Context(), d.Receipt(), 2, now); err != nil &&
+					if _, err := s.Settle(t.Context(), d.Receipt(), d.Receipt().Without(2), now); err != nil &&
 						!errors.Is(err, limit.ErrRefundsFull) {
 						t.Fatal(err)
 					}
@@ -363,7 +363,7 @@ func TestBytesEstimate(t *testing.T) {
 				if err := s.Decide(t.Context(), &req, start, &d); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := s.Refund(t.Context(), d.Receipt(), 0, start); err != nil {
+				if _, err := s.Settle(t.Context(), d.Receipt(), nil, start); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -374,7 +374,7 @@ func TestBytesEstimate(t *testing.T) {
 				for range 63 {
 					charge(t, s, tenant(1), start, l)
 				}
-				if _, err := s.Refund(t.Context(), charge(t, s, tenant(1), start, l), 0, start); err != nil {
+				if _, err := s.Settle(t.Context(), charge(t, s, tenant(1), start, l), nil, start); err != nil {
 					t.Fatal(err, i)
 				}
 			}

@@ -246,45 +246,50 @@ func (s *Store) nextID(r *record) limit.ReceiptID {
 	return limit.ReceiptID{Hi: s.boot, Lo: id}
 }
 
-// Refund gives back what a receipt names. See [limit.Store].
-func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+// Settle corrects what a decision charged. See [limit.Store].
+func (s *Store) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
 	if err := ctx.Err(); err != nil {
-		return limit.Refund{}, err
+		return limit.Settlement{}, err
 	}
-	if err := limit.CheckRefund(r, units); err != nil {
-		return limit.Refund{}, err
+	out, err := r.BeginSettle(used)
+	if err != nil || len(r.Entries()) == 0 {
+		return out, err
 	}
-	us := now.UnixMicro()
-	entries := r.Entries()
-	out := limit.Refund{Units: make([]int64, len(entries))}
-	if len(entries) == 0 {
-		return out, nil
+	if first, err := s.giveBack(r, used, now.UnixMicro(), &out); !first || err != nil {
+		return out, err
 	}
+	if over := r.Overage(used); over != nil {
+		var d limit.Decision
+		// An error means that the store is full of other counters. The units are then reported as not charged.
+		_ = s.Decide(ctx, &over.Request, now, &d)
+		over.Report(&d, &out)
+	}
+	return out, nil
+}
+
+// giveBack gives back what of a receipt was not used. The store remembers the receipt, so that it is settled only once.
+// giveBack reports false if it was settled before, or is too old.
+func (s *Store) giveBack(r *limit.Receipt, used []int64, now int64, out *limit.Settlement) (bool, error) {
 	hash := s.hash(r.Owner())
 	rec := s.stripe(hash).lockRecord(hash, r.Owner())
 	if rec != nil {
 		defer rec.mu.Unlock()
 	}
-	// The store remembers the receipt, so that it is refunded only once. Without room for that, nothing is given back.
-	if made, err := s.refunds.remember(r, us, &out); !made {
-		if err != nil {
-			return limit.Refund{}, err
-		}
-		return out, nil
+	// Without room to remember it, nothing is changed.
+	if first, err := s.refunds.remember(r, now, out); !first || err != nil || rec == nil {
+		return first, err
 	}
-	if rec == nil {
-		return out, nil
-	}
+	entries := r.Entries()
 	for i := range entries {
 		e := &entries[i]
 		if pos := rec.position(s, e.Tier, e.Value); pos != absent {
 			st := rec.state(pos)
 			before := st.Bytes()
-			out.Units[i] = e.Apply(st, units, us)
+			out.Returned[i] = e.GiveBack(st, r.Unused(i, used), now)
 			s.countOf(rec, rec.grew(pos, st.Bytes()-before))
 		}
 	}
-	return out, nil
+	return true, nil
 }
 
 func (s *Store) stripe(hash uint64) *stripe { return &s.stripes[hash%stripeCount] }

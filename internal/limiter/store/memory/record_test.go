@@ -66,8 +66,8 @@ func TestRecordsMoveWhileOthersDecide(t *testing.T) {
 				}
 				units := int64(1)
 				if r.IntN(4) == 0 {
-					back, err := s.Refund(t.Context(), d.Receipt(), 0, now)
-					if err != nil || back.Units[0] != 1 || back.Repeated {
+					back, err := s.Settle(t.Context(), d.Receipt(), nil, now)
+					if err != nil || back.Returned[0] != 1 || back.Repeated {
 						t.Errorf("a refund gives back %+v, %v; want all units", back, err)
 					}
 					units = 0

@@ -45,9 +45,9 @@ func wordOf(id limit.ReceiptID) (w word, bit uint64) {
 
 func newRefunds(maxBytes int64) refunds { return refunds{maxBytes: maxBytes, forgotten: math.MinInt64} }
 
-// remember notes a receipt as refunded. It reports false, and says in out why, if the receipt gives nothing back. The
+// remember notes a receipt as settled. It reports false, and says in out why, if the receipt settles nothing. The
 // error is [limit.ErrRefundsFull] if there is no room.
-func (m *refunds) remember(r *limit.Receipt, now int64, out *limit.Refund) (bool, error) {
+func (m *refunds) remember(r *limit.Receipt, now int64, out *limit.Settlement) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r.Until() <= max(now, m.forgotten) {

@@ -75,11 +75,11 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 				}
 				r := charge(t, s, owner, now, l)
 				kept++
-				back, err := s.Refund(t.Context(), r, 0, now)
+				back, err := s.Settle(t.Context(), r, nil, now)
 				switch {
 				case errors.Is(err, limit.ErrRefundsFull):
 					refused, lastRefused = refused+1, r
-				case err != nil || len(back.Units) != 1 || back.Units[0] != 1 || back.Repeated:
+				case err != nil || len(back.Returned) != 1 || back.Returned[0] != 1 || back.Repeated:
 					t.Fatalf("refund: %+v, %v", back, err)
 				default:
 					kept, last = kept-1, r
@@ -98,24 +98,24 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 			if got := s.Bytes(); got > tc.maxBytes {
 				t.Errorf("the store takes %d bytes, want at most %d", got, tc.maxBytes)
 			}
-			if back, err := s.Refund(t.Context(), last, 0, now); err != nil || !back.Repeated || back.Units[0] != 0 {
+			if back, err := s.Settle(t.Context(), last, nil, now); err != nil || !back.Repeated || back.Returned[0] != 0 {
 				t.Errorf("a repeated refund gives back %+v, %v; want nothing", back, err)
 			}
 			if !tc.refused {
 				return
 			}
-			if _, err := s.Refund(t.Context(), lastRefused, 0, now); !errors.Is(err, limit.ErrRefundsFull) {
+			if _, err := s.Settle(t.Context(), lastRefused, nil, now); !errors.Is(err, limit.ErrRefundsFull) {
 				t.Errorf("the refund that was refused, again: %v, want ErrRefundsFull", err)
 			}
 			// Four minutes later the refund is still refused. It is made when the store has forgotten the first
 			// refunds.
 			now = now.Add(4 * time.Minute)
 			late := charge(t, s, owner, now, l)
-			if _, err := s.Refund(t.Context(), late, 0, now); !errors.Is(err, limit.ErrRefundsFull) {
+			if _, err := s.Settle(t.Context(), late, nil, now); !errors.Is(err, limit.ErrRefundsFull) {
 				t.Errorf("while all refunds are remembered: %v, want ErrRefundsFull", err)
 			}
 			now, full := now.Add(2*time.Minute), s.Bytes()
-			if back, err := s.Refund(t.Context(), late, 0, now); err != nil || back.Units[0] != 1 {
+			if back, err := s.Settle(t.Context(), late, nil, now); err != nil || back.Returned[0] != 1 {
 				t.Errorf("when the first refunds are forgotten: %+v, %v; want a unit", back, err)
 			}
 			if freed := full - s.Bytes(); freed < tc.maxBytes/10 {
@@ -161,15 +161,15 @@ func TestRefundedOnceWhateverTheClock(t *testing.T) {
 				continue
 			}
 			receipt := all[max(r.IntN(len(all)), len(all)-1-r.IntN(200))]
-			back, err := s.Refund(t.Context(), receipt, 0, now)
+			back, err := s.Settle(t.Context(), receipt, nil, now)
 			switch {
 			case errors.Is(err, limit.ErrRefundsFull):
 				full++
 			case err != nil:
 				t.Fatal(err)
-			case back.Units[0] > 0 && given[receipt]:
+			case back.Returned[0] > 0 && given[receipt]:
 				t.Fatalf("seed %d, step %d: a receipt gives units back a second time", seed, step)
-			case back.Units[0] > 0:
+			case back.Returned[0] > 0:
 				given[receipt] = true
 				refunds++
 			case back.Expired:
@@ -200,8 +200,8 @@ func TestRefundsOfOtherStores(t *testing.T) {
 	ids := map[limit.ReceiptID]bool{}
 	for i, r := range receipts {
 		ids[r.ID()] = true
-		for again, want := range []string{"{[1] false false}", "{[0] true false}"} {
-			if back, err := s.Refund(t.Context(), r, 0, start); err != nil || fmt.Sprint(back) != want {
+		for again, want := range []string{"{[1] [0] [0] false false}", "{[0] [0] [0] true false}"} {
+			if back, err := s.Settle(t.Context(), r, nil, start); err != nil || fmt.Sprint(back) != want {
 				t.Fatalf("receipt %d, refund %d: %v, %v; want %s", i, again, back, err, want)
 			}
 		}
@@ -225,7 +225,7 @@ func TestRefundedBucketIsRemembered(t *testing.T) {
 		return d.Receipt()
 	}
 	early, late := spendUnits(0, 50), spendUnits(0, 50)
-	if back, err := s.Refund(t.Context(), early, 0, start); err != nil || back.Units[0] != 50 {
+	if back, err := s.Settle(t.Context(), early, nil, start); err != nil || back.Returned[0] != 50 {
 		t.Fatalf("%+v, %v; want 50 units", back, err)
 	}
 	subject := newLimit(t, limit.Limit{ID: "subject", Per: "subject",
@@ -240,7 +240,7 @@ func TestRefundedBucketIsRemembered(t *testing.T) {
 		}
 	}
 	spendUnits(57*time.Second, 100) // the bucket was full before
-	if back, err := s.Refund(t.Context(), late, 0, start.Add(60*time.Second)); err != nil || back.Units[0] != 0 {
+	if back, err := s.Settle(t.Context(), late, nil, start.Add(60*time.Second)); err != nil || back.Returned[0] != 0 {
 		t.Errorf("%+v, %v; want nothing: without the charge the bucket would have been full, too", back, err)
 	}
 }

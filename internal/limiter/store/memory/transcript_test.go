@@ -102,11 +102,11 @@ func runScript(tb testing.TB, seed uint64, steps int, out io.Writer) {
 		}
 		fmt.Fprintf(out, "%d.%d ", seed, step)
 		if i := len(receipts) - 1 - r.IntN(6); i >= 0 && now.Sub(made[i]) < 5*time.Minute && r.IntN(5) == 0 {
-			back, err := s.Refund(tb.Context(), receipts[i], r.Int64N(3), now)
+			back, err := s.Settle(tb.Context(), receipts[i], receipts[i].Without(r.Int64N(3)), now)
 			if err != nil {
 				tb.Fatal(err)
 			}
-			fmt.Fprintln(out, "refund", back.Units)
+			fmt.Fprintln(out, "refund", back.Returned)
 			continue
 		}
 		req := limit.Request{Owner: owners[r.IntN(len(owners))]}

@@ -44,7 +44,7 @@ func TestAccessIsWhatScriptsDo(t *testing.T) {
 		want[own] = true
 	}
 	calls := regexp.MustCompile(`call\('([A-Z]+)'`)
-	for _, file := range []string{"shared.lua", "decide.lua", "refund.lua", "lostreply.go"} {
+	for _, file := range []string{"shared.lua", "decide.lua", "settle.lua", "lostreply.go"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -3,7 +3,7 @@ package redis
 import "github.com/sluicelimits/sluice/internal/limiter/limit"
 
 // algorithm holds what this store knows of one algorithm: what the scripts get for a tier, and how the states in their
-// replies are read. decide.lua and refund.lua have a branch for each algorithm, by its number. To add an algorithm, add
+// replies are read. decide.lua and settle.lua have a branch for each algorithm, by its number. To add an algorithm, add
 // an entry to algorithms and a branch to both scripts. The comments above the branches say what a branch gets and must
 // set.
 type algorithm struct {
@@ -31,7 +31,7 @@ type algorithm struct {
 	// and the counter was used.
 	toState func(a, b, c int64) limit.State
 
-	// refundNumbers returns the numbers that refund.lua gets for an entry in addition to those that all algorithms
+	// refundNumbers returns the numbers that settle.lua gets for an entry in addition to those that all algorithms
 	// have. If nil, only the period is sent.
 	refundNumbers func(t limit.Params, e *limit.ReceiptEntry, p limit.EntryParams) [8]int64
 }

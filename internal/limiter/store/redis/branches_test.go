@@ -62,11 +62,11 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	if err := client.Set(t.Context(), key, pack[:6]+string(rune(unknown))+pack[7:], time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}
-	args := s.refundArgs(d.Receipt(), 1, time.Now())
-	ids := args[len(args)-1].(string)
-	args[len(args)-1] = string(rune(unknown)) + ids[1:]
-	_, err = s.runScript(ctx, refundScript(), args)
-	if want := "refund.lua has no branch for algorithm 99"; err == nil || !strings.Contains(err.Error(), want) {
+	args := s.settleArgs(d.Receipt(), nil, time.Now(), nil, nil)
+	ids := args[len(args)-2].(string)
+	args[len(args)-2] = string(rune(unknown)) + ids[1:]
+	_, err = s.runScript(ctx, settleScript(), args)
+	if want := "settle.lua has no branch for algorithm 99"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a refund: %v, want %q", err, want)
 	}
 }

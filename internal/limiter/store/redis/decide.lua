@@ -5,7 +5,7 @@
 --
 -- In order, a decision reads each pack (load), evaluates each of its tiers in the branch of the tier's algorithm, and,
 -- if all enforcing limits admit, writes the sorted sets and the packs. query.go writes its arguments. shared.lua and a
--- line with REPLY_KEPT_FOR, a time in ms, go before this file.
+-- line with REPLY_KEPT_FOR, a time in ms, go before this file, and eachDecision in scripts.go after it.
 --
 -- The reply has doubles: the time; 1 if the request is admitted, else 0; for each pack one number (1 if the value uses
 -- the pack that further values share, plus 2 if marks follow), the states before the charge, repaired if a clock leapt,
@@ -410,8 +410,9 @@ local function decide(text, first)
           end
         end
         if adjust > 0 and (now - adjust_at) * num < full then
-          local less = units - (adjust < 2 * full / den and adjust * den or 2 * full)
-          if less >= -full then units = less elseif units > -full then units = -full end
+          local lowest, less = -full, units - adjust * den -- a product beyond 2^53 is below lowest in any case
+          if adjust_at == AT_DECISION and full - MOST_GRAINS < lowest then lowest = full - MOST_GRAINS end
+          if less >= lowest then units = less elseif units > lowest then units = lowest end
         end
         admits = fits and (need == 0 or units >= need)
         if admits then
@@ -767,12 +768,3 @@ local function decide(text, first)
   if reply_key and all_admit then call('SET', reply_key, reply, 'PX', REPLY_KEPT_FOR) end
   return reply
 end
-
--- What fails for one decision is an error in its place.
-local replies, first = {}, 0
-for i = 1, #ARGV do
-  local fine, reply = pcall(decide, ARGV[i], first)
-  if not fine and type(reply) ~= 'table' then reply = redis.error_reply('ERR user_script: ' .. tostring(reply)) end
-  replies[i], first = reply, first + sunpack('<H', ARGV[i], 10)
-end
-return #ARGV == 1 and replies[1] or replies

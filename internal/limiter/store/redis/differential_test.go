@@ -71,7 +71,7 @@ func TestLeasesLikeCore(t *testing.T) {
 	}
 }
 
-// Guarantees that refund.lua gives back, and leaves in the counters, what the core does, to the unit: over all
+// Guarantees that settle.lua gives back, and leaves in the counters, what the core does, to the unit: over all
 // algorithms, amounts up to the largest that limits can count, changed limits, leases, and clocks that step back.
 func TestRefundsLikeCore(t *testing.T) {
 	soak.SkipUnderRace(t)
@@ -100,6 +100,9 @@ func TestRefundsLikeCore(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		if n := seen["refunds of a "+a.String()]; n < 20 {
 			t.Errorf("%d refunds of a %s gave anything back, so the test shows too little", n, a)
+		}
+		if n := seen["units beyond a receipt of a "+a.String()]; n < 20 {
+			t.Errorf("%d settlements charged a %s more, so the test shows too little", n, a)
 		}
 	}
 }
@@ -148,15 +151,25 @@ func (c *core) Peek(_ context.Context, req *limit.Request, now time.Time, d *lim
 	return c.ask(req, now, d, false)
 }
 
-func (c *core) Refund(_ context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
-	out := limit.Refund{Units: make([]int64, len(r.Entries()))}
+func (c *core) Settle(_ context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
+	out, err := r.BeginSettle(used)
+	if err != nil {
+		return out, err
+	}
 	if now.UnixMicro() >= r.Until() || c.refunded[r.ID()] {
 		return out, nil
 	}
 	c.refunded[r.ID()] = true
 	for i := range r.Entries() {
 		e := &r.Entries()[i]
-		out.Units[i] = e.Apply(c.state(e.Tier, e.Value), units, now.UnixMicro())
+		out.Returned[i] = e.GiveBack(c.state(e.Tier, e.Value), r.Unused(i, used), now.UnixMicro())
+	}
+	if over := r.Overage(used); over != nil {
+		var d limit.Decision
+		if err := c.ask(&over.Request, now, &d, true); err != nil {
+			return out, err
+		}
+		over.Report(&d, &out)
 	}
 	return out, nil
 }
@@ -449,7 +462,7 @@ func (p *pair) dump(wanted bool) map[string]string {
 		p.Fatal(err)
 	}
 	for _, k := range keys {
-		if strings.Contains(k, "}refunded:") {
+		if strings.Contains(k, "}settled:") {
 			continue // remembered for as long as the receipt matters, which may end between two dumps
 		}
 		value, err := p.admin.Dump(p.Context(), k).Result()
@@ -471,15 +484,25 @@ func (p *pair) refund() {
 		r = p.made[max(p.r.IntN(len(p.made)), len(p.made)-1-p.r.IntN(4))]
 		units = p.r.Int64N(2) * (1 + p.r.Int64N(p.most))
 	}
-	a, errA := p.ours.Refund(context.Background(), r[0], units, p.now)
-	b, errB := p.model.Refund(context.Background(), r[1], units, p.now)
-	p.log("refund %d of %d entries: %v", units, len(r[0].Entries()), a.Units)
-	if errA != nil || errB != nil || !slices.Equal(a.Units, b.Units) {
-		p.Errorf("refund: Redis gives back %v, %v; memory %v, %v", a.Units, errA, b.Units, errB)
+	used := r[0].Without(units)
+	for i, e := range r[0].Entries() {
+		if p.r.IntN(4) == 0 {
+			used[i] = min(e.Units+p.r.Int64N(2*p.most), limit.MaxUnits)
+		}
+	}
+	a, errA := p.ours.Settle(context.Background(), r[0], used, p.now)
+	b, errB := p.model.Settle(context.Background(), r[1], used, p.now)
+	p.log("settle %d used of %d entries: %v", used, len(r[0].Entries()), a)
+	if errA != nil || errB != nil || fmt.Sprint(a.Returned, a.Charged, a.Uncharged) !=
+		fmt.Sprint(b.Returned, b.Charged, b.Uncharged) {
+		p.Errorf("settle: Redis says %+v, %v; memory %+v, %v", a, errA, b, errB)
 	}
 	for i, e := range r[0].Entries() {
-		if p.seen != nil && a.Units[i] > 0 {
+		if p.seen != nil && a.Returned[i] > 0 {
 			p.seen["refunds of a "+e.Tier.Algorithm.String()]++
+		}
+		if p.seen != nil && a.Charged[i] > 0 {
+			p.seen["units beyond a receipt of a "+e.Tier.Algorithm.String()]++
 		}
 	}
 	if p.large {

@@ -27,7 +27,7 @@
 //	                                          expiry is set
 //	….stamps<16 bytes>                        sorted set "time:units", by time: entries of a sliding_log, or
 //	                                          sliding_buckets
-//	{rl:t4:acme,}refunded:<32 hex>            exists if the receipt was refunded
+//	{rl:t4:acme,}settled:<32 hex>            exists if the receipt was settled
 //	{rl:t4:acme,}reply:<32 hex>               the reply to a call that leased, for half a minute; empty if the call is
 //	                                          refused, see lostreply.go
 //	{rl:s10:addresskey,}                      a value that the server keeps for all processes, see Store.Keep

@@ -101,12 +101,12 @@ func TestRefundsBesideCharges(t *testing.T) {
 	}
 	close(receipts)
 	giveBack := func(r *limit.Receipt) {
-		back, err := s.Refund(t.Context(), r, 0, noon)
+		back, err := s.Settle(t.Context(), r, nil, noon)
 		if err != nil || back.Repeated || back.Expired {
 			t.Errorf("refund: %+v, %v", back, err)
 			return
 		}
-		for i, units := range back.Units {
+		for i, units := range back.Returned {
 			kept[i].Add(-units)
 		}
 	}
@@ -172,7 +172,7 @@ func TestRefundLostReply(t *testing.T) {
 		t.Fatal(err)
 	}
 	// makes sure that the server knows the script and the pool has a connection
-	if _, err := s.Refund(t.Context(), warm, 0, noon); err != nil {
+	if _, err := s.Settle(t.Context(), warm, nil, noon); err != nil {
 		t.Fatal(err)
 	}
 	start := usedUnits(t, direct, charges, noon)
@@ -182,14 +182,14 @@ func TestRefundLostReply(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.cut.Store(cut)
-		if back, err := s.Refund(t.Context(), r, 0, noon); err == nil {
+		if back, err := s.Settle(t.Context(), r, nil, noon); err == nil {
 			t.Errorf("a reply that is cut off after %d bytes is accepted, want an error: %+v", cut, back)
 		}
 		p.cut.Store(-1)
 		ctx, cancel := context.WithTimeout(t.Context(), patient)
-		var back limit.Refund
+		var back limit.Settlement
 		err = redistest.Until(ctx, func() (err error) {
-			back, err = s.Refund(ctx, r, 0, noon)
+			back, err = s.Settle(ctx, r, nil, noon)
 			return err
 		})
 		cancel()
@@ -223,7 +223,7 @@ func TestRefundsBeyondTheLowerNumber(t *testing.T) {
 	}
 	giveBack := func(r *limit.Receipt) {
 		t.Helper()
-		if back, err := s.Refund(t.Context(), r, 0, noon); err != nil || back.Units[0] != r.Entries()[0].Units {
+		if back, err := s.Settle(t.Context(), r, nil, noon); err != nil || back.Returned[0] != r.Entries()[0].Units {
 			t.Fatalf("refund: %+v, %v; want all %d units", back, err, r.Entries()[0].Units)
 		}
 	}
@@ -272,7 +272,7 @@ func TestRefundToAnUnreadablePack(t *testing.T) {
 			if err := admin.Set(t.Context(), key, bad, time.Hour).Err(); err != nil {
 				t.Fatal(err)
 			}
-			_, err = s.Refund(t.Context(), r, 0, noon)
+			_, err = s.Settle(t.Context(), r, nil, noon)
 			if !errors.Is(err, limit.ErrUnreadable) || !contains(err, key) || tt.stays && !contains(err, bad[:4]) {
 				t.Errorf("%v; want ErrUnreadable, which names the key and the version", err)
 			}
@@ -285,7 +285,7 @@ func TestRefundToAnUnreadablePack(t *testing.T) {
 			if err := admin.Set(t.Context(), key, good, time.Hour).Err(); err != nil {
 				t.Fatal(err)
 			}
-			if back, err := s.Refund(t.Context(), r, 0, noon); err != nil || back.Units[0] != 3 || back.Repeated {
+			if back, err := s.Settle(t.Context(), r, nil, noon); err != nil || back.Returned[0] != 3 || back.Repeated {
 				t.Errorf("when the pack can be read: %+v, %v; want 3 units", back, err)
 			}
 		})
@@ -313,7 +313,7 @@ func TestRefundOfALeaseGivenBack(t *testing.T) {
 		t.Fatalf("%+v, want 5 units", g)
 	}
 	ask(limit.LeaseRequest{Correction: -7, CorrectionAt: g.At}) // one of the eight units is still held
-	if back, err := s.Refund(t.Context(), r, 0, noon); err != nil || back.Units[0] != 1 {
+	if back, err := s.Settle(t.Context(), r, nil, noon); err != nil || back.Returned[0] != 1 {
 		t.Errorf("%+v, %v; want 1 unit", back, err)
 	}
 	if got := usedUnits(t, s, charges[:1], noon); got[0] != 0 {
@@ -341,7 +341,7 @@ func TestRefundToACounterMadeAnew(t *testing.T) {
 	for name, refund := range map[string]bool{"the clock stepped back": false, "it was refunded to": true} {
 		again := time.Duration(0)
 		if refund {
-			if _, err := s.Refund(t.Context(), charge(3, 0), 0, noon); err != nil {
+			if _, err := s.Settle(t.Context(), charge(3, 0), nil, noon); err != nil {
 				t.Fatal(err)
 			}
 		} else {
@@ -352,7 +352,7 @@ func TestRefundToACounterMadeAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 		charge(3, again)
-		if back, err := s.Refund(t.Context(), r, 0, noon.Add(again)); err != nil || back.Units[0] != 0 {
+		if back, err := s.Settle(t.Context(), r, nil, noon.Add(again)); err != nil || back.Returned[0] != 0 {
 			t.Errorf("%s: %+v, %v; want nothing", name, back, err)
 		}
 		if got := usedUnits(t, s, charges, noon.Add(again)); got[0] != 3 {
@@ -378,13 +378,13 @@ func TestRefundOfManyLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	back, err := s.Refund(t.Context(), r, 1, noon)
-	if err != nil || len(back.Units) != len(charges) {
-		t.Fatalf("%d units, %v", len(back.Units), err)
+	back, err := s.Settle(t.Context(), r, r.Without(1), noon)
+	if err != nil || len(back.Returned) != len(charges) {
+		t.Fatalf("%d units, %v", len(back.Returned), err)
 	}
 	for i, n := range usedUnits(t, s, charges, noon) {
-		if back.Units[i] != 1 || n != 1 {
-			t.Errorf("limit %d gives back %d and has counted %d, want 1 and 1", i, back.Units[i], n)
+		if back.Returned[i] != 1 || n != 1 {
+			t.Errorf("limit %d gives back %d and has counted %d, want 1 and 1", i, back.Returned[i], n)
 		}
 	}
 }
@@ -416,7 +416,7 @@ func BenchmarkRefundUnderLoad(b *testing.B) {
 		})
 	}
 	for range refunding { // opens the connections
-		wg.Go(func() { _, _ = s.Refund(ctx, receipts[0], 0, time.Now()) })
+		wg.Go(func() { _, _ = s.Settle(ctx, receipts[0], nil, time.Now()) })
 	}
 	wg.Wait()
 	b.ResetTimer()
@@ -424,7 +424,7 @@ func BenchmarkRefundUnderLoad(b *testing.B) {
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(b.N); i = next.Add(1) - 1 {
 				began := time.Now()
-				if _, err := s.Refund(ctx, receipts[i], 0, began); err != nil {
+				if _, err := s.Settle(ctx, receipts[i], nil, began); err != nil {
 					failed.Add(1)
 				}
 				took.Add(int64(time.Since(began)))
@@ -487,7 +487,7 @@ func FuzzPack(f *testing.F) {
 	receipts = append(receipts, decide(f, refunded, []limit.LeaseRequest{{Need: 1, Least: 3}, {Need: 1}, {Need: 1},
 		{Need: 1, Least: 1, Life: 1000}}))
 	f.Add(pack(f), int64(0))
-	if _, err := s.Refund(context.Background(), decide(f, refunded[:1], nil), 0, noon); err != nil {
+	if _, err := s.Settle(context.Background(), decide(f, refunded[:1], nil), nil, noon); err != nil {
 		f.Fatal(err)
 	}
 	decide(f, []limit.Charge{other}, nil) // moves the others from the front of the pack
@@ -505,7 +505,7 @@ func FuzzPack(f *testing.F) {
 				t.Fatal(err)
 			}
 			before := look(t)
-			back, err := s.Refund(t.Context(), r, units, noon.Add(time.Microsecond))
+			back, err := s.Settle(t.Context(), r, r.Without(units), noon.Add(time.Microsecond))
 			after, gone := admin.Get(t.Context(), key).Result()
 			if gone != nil {
 				t.Fatal(gone)
@@ -516,7 +516,7 @@ func FuzzPack(f *testing.F) {
 				}
 				continue
 			}
-			for i, n := range back.Units {
+			for i, n := range back.Returned {
 				if n < 0 || n > r.Entries()[i].Units {
 					t.Errorf("pack %q: entry %d of %d units gives back %d", pack, i, r.Entries()[i].Units, n)
 				}

@@ -1,5 +1,4 @@
--- shared makes the functions that decide.lua and refund.lua have in common. scripts.go puts this file before each of
--- them.
+-- shared makes the functions that decide.lua and settle.lua have in common. scripts.go puts this file before them.
 local function shared()
   local f, call = {}, redis.call
 

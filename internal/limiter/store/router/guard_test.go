@@ -40,13 +40,13 @@ func (g *counting) Peek(
 	return s.Peek(ctx, req, now, d)
 }
 
-func (g *counting) Refund(
-	ctx context.Context, s limit.Store, r *limit.Receipt, units int64, now time.Time,
-) (limit.Refund, error) {
+func (g *counting) Settle(
+	ctx context.Context, s limit.Store, r *limit.Receipt, used []int64, now time.Time,
+) (limit.Settlement, error) {
 	if g.given.Add(1); g.refusal != nil {
-		return limit.Refund{}, g.refusal
+		return limit.Settlement{}, g.refusal
 	}
-	return s.Refund(ctx, r, units, now)
+	return s.Settle(ctx, r, used, now)
 }
 
 // Guarantees that every call of a store goes through its guard. Otherwise a store that does not answer would be called
@@ -80,7 +80,7 @@ func TestEveryCallIsGuarded(t *testing.T) {
 		if err := s.Decide(t.Context(), requestOf(limits...), start, &d); err != nil || !d.Allowed {
 			t.Fatalf("%s: allowed %t, %v", name, d.Allowed, err)
 		}
-		if _, err := s.Refund(t.Context(), d.Receipt(), 0, start); err != nil {
+		if _, err := s.Settle(t.Context(), d.Receipt(), nil, start); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Peek(t.Context(), requestOf(limits...), start, &d); err != nil {

@@ -221,7 +221,7 @@ func TestHomesAllOrNothing(t *testing.T) {
 					t.Errorf("allowed %t, %v", d.Allowed, err)
 				}
 				c.want(t, "after the second", r, qa, qb, 2, 2, 2)
-				if _, err := c.Refund(t.Context(), d.Receipt(), 0, start); err != nil {
+				if _, err := c.Settle(t.Context(), d.Receipt(), nil, start); err != nil {
 					t.Fatal(err)
 				}
 				c.want(t, "after a refund", r, qa, qb, 1, 1, 1)

@@ -100,7 +100,7 @@ func (p *part) undo(ctx context.Context, now time.Time) {
 		d.Revise().Credit(i, lease.Units)
 	}
 	if receipt := d.Receipt(); len(receipt.Entries()) > 0 {
-		_, _ = p.backend.refund(ctx, receipt, 0, now)
+		_, _ = p.backend.settle(ctx, receipt, nil, now)
 	}
 	if !isEmpty {
 		p.correct(ctx, back, now)

@@ -34,7 +34,7 @@ type Backend struct {
 type Guard interface {
 	Decide(ctx context.Context, s limit.Store, req *limit.Request, now time.Time, d *limit.Decision) error
 	Peek(ctx context.Context, s limit.Store, req *limit.Request, now time.Time, d *limit.Decision) error
-	Refund(ctx context.Context, s limit.Store, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error)
+	Settle(ctx context.Context, s limit.Store, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error)
 }
 
 // decide calls the store through its guard, if it has one.
@@ -53,12 +53,14 @@ func (b *Backend) peek(ctx context.Context, req *limit.Request, now time.Time, d
 	return b.Store.Peek(ctx, req, now, d)
 }
 
-// refund calls the store through its guard, if it has one.
-func (b *Backend) refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+// settle calls the store through its guard, if it has one.
+func (b *Backend) settle(
+	ctx context.Context, r *limit.Receipt, used []int64, now time.Time,
+) (limit.Settlement, error) {
 	if b.Guard != nil {
-		return b.Guard.Refund(ctx, b.Store, r, units, now)
+		return b.Guard.Settle(ctx, b.Store, r, used, now)
 	}
-	return b.Store.Refund(ctx, r, units, now)
+	return b.Store.Settle(ctx, r, used, now)
 }
 
 // Config sets up a [Store].
@@ -158,52 +160,61 @@ func (s *Store) position(known *backends, l *limit.Limit) (int, error) {
 	return 0, nil
 }
 
-// Refund gives back what a receipt names, in each store. If one store fails, or remembers too many refunds
-// ([limit.ErrRefundsFull]), others may have given back their parts. Calling Refund again refunds what is still missing.
-// See [limit.Store].
-func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
-	if err := limit.CheckRefund(r, units); err != nil {
-		return limit.Refund{}, err
+// Settle corrects what a decision charged, in each store. If one store fails, or remembers too many settlements
+// ([limit.ErrRefundsFull]), others may have settled their parts. Calling Settle again settles what is still missing. See
+// [limit.Store].
+func (s *Store) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
+	out, err := r.BeginSettle(used)
+	if err != nil {
+		return out, err
 	}
 	if s.isOneStore() {
-		return s.rates.refund(ctx, r, units, now)
+		return s.rates.settle(ctx, r, used, now)
 	}
 	known, entries := s.known.Load(), r.Entries()
-	of := make([]int, len(entries)) // the position of the store that counts each entry
+	of := make([][]int, len(known.all)) // the entries that each store counts
 	for i := range entries {
-		var err error
-		if of[i], err = s.position(known, entries[i].Tier.Limit()); err != nil {
-			return limit.Refund{}, err
+		n, err := s.position(known, entries[i].Tier.Limit())
+		if err != nil {
+			return limit.Settlement{}, err
 		}
+		of[n] = append(of[n], i)
 	}
-	out := limit.Refund{Units: make([]int64, len(entries))}
-	given := int64(0)
 	var failed error
-	for n := range known.all {
-		if !slices.Contains(of, n) {
+	changed := false
+	for n, positions := range of {
+		if len(positions) == 0 {
 			continue
 		}
-		next := -1
-		part := r.Part(func(*limit.ReceiptEntry) bool { next++; return of[next] == n })
-		back, err := known.all[n].refund(ctx, part, units, now)
-		if err != nil { // what the other stores give back is not lost with it
+		part, err := known.all[n].settle(ctx, r.Part(positions), partOf(used, positions), now)
+		if err != nil { // what the other stores settle is not lost with it
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", known.all[n].name, err))
 			continue
 		}
-		for i := range entries {
-			if of[i] == n {
-				out.Units[i], back.Units = back.Units[0], back.Units[1:]
-				given += out.Units[i]
-			}
+		for j, i := range positions {
+			out.Returned[i], out.Charged[i], out.Uncharged[i] = part.Returned[j], part.Charged[j], part.Uncharged[j]
+			changed = changed || out.Returned[i]+out.Charged[i] > 0
 		}
-		out.Repeated, out.Expired = out.Repeated || back.Repeated, out.Expired || back.Expired
+		out.Repeated, out.Expired = out.Repeated || part.Repeated, out.Expired || part.Expired
 	}
 	if failed != nil {
-		return limit.Refund{}, failed
+		return limit.Settlement{}, failed
 	}
 	// A part that has forgotten the receipt, or that failed the first time, must not hide what another one says.
-	out.Repeated, out.Expired = out.Repeated && given == 0, out.Expired && given == 0
+	out.Repeated, out.Expired = out.Repeated && !changed, out.Expired && !changed
 	return out, nil
+}
+
+// partOf returns what was used of the entries at these positions; nil if nothing was used of any.
+func partOf(used []int64, positions []int) []int64 {
+	if used == nil {
+		return nil
+	}
+	part := make([]int64, len(positions))
+	for j, i := range positions {
+		part[j] = used[i]
+	}
+	return part
 }
 
 // Accepts returns what the store that would count the limit answers.

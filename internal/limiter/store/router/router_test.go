@@ -41,11 +41,11 @@ func (a *unavailable) Peek(ctx context.Context, req *limit.Request, now time.Tim
 	return a.Store.Peek(ctx, req, now, d)
 }
 
-func (a *unavailable) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+func (a *unavailable) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
 	if a.failing.Load() {
-		return limit.Refund{}, errUnavailable
+		return limit.Settlement{}, errUnavailable
 	}
-	return a.Store.Refund(ctx, r, units, now)
+	return a.Store.Settle(ctx, r, used, now)
 }
 
 func newMemory(tb testing.TB) *unavailable {
@@ -257,11 +257,11 @@ func TestRefundOverBoth(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 5), quota(t, 5)
 	receipt := p.decide(start, q, r).Receipt()
-	got, err := p.Refund(context.Background(), receipt, 0, start)
-	if err != nil || got.Repeated || len(got.Units) != 2 || got.Units[0] != 1 || got.Units[1] != 1 {
+	got, err := p.Settle(context.Background(), receipt, nil, start)
+	if err != nil || got.Repeated || len(got.Returned) != 2 || got.Returned[0] != 1 || got.Returned[1] != 1 {
 		t.Errorf("Refund = %+v, %v; want 1 unit of each", got, err)
 	}
-	if again, err := p.Refund(context.Background(), receipt, 0, start); err != nil || !again.Repeated {
+	if again, err := p.Settle(context.Background(), receipt, nil, start); err != nil || !again.Repeated {
 		t.Errorf("Refund again = %+v, %v; want it repeated", again, err)
 	}
 	if p.used(start, q) != 0 || p.used(start, r) != 0 {
@@ -276,7 +276,7 @@ func TestRefundWhileRatesAreAway(t *testing.T) {
 	r, q := rate(t, 5), quota(t, 5)
 	receipt := p.decide(start, q, r).Receipt()
 	p.rates.failing.Store(true)
-	if _, err := p.Refund(t.Context(), receipt, 0, start); !errors.Is(err, errUnavailable) ||
+	if _, err := p.Settle(t.Context(), receipt, nil, start); !errors.Is(err, errUnavailable) ||
 		!strings.HasPrefix(err.Error(), "rates: ") {
 		t.Errorf("Refund = %v, want the error of the rates", err)
 	}
@@ -284,8 +284,8 @@ func TestRefundWhileRatesAreAway(t *testing.T) {
 	if p.used(start, q) != 0 || p.used(start, r) != 1 {
 		t.Errorf("quota %d and rate %d used, want 0 and 1", p.used(start, q), p.used(start, r))
 	}
-	if again, err := p.Refund(t.Context(), receipt, 0, start); err != nil || again.Repeated ||
-		!slices.Equal(slices.Sorted(slices.Values(again.Units)), []int64{0, 1}) {
+	if again, err := p.Settle(t.Context(), receipt, nil, start); err != nil || again.Repeated ||
+		!slices.Equal(slices.Sorted(slices.Values(again.Returned)), []int64{0, 1}) {
 		t.Errorf("Refund again = %+v, %v; want the unit of the rate", again, err)
 	}
 }
@@ -293,8 +293,10 @@ func TestRefundWhileRatesAreAway(t *testing.T) {
 // late is a store whose clock is so far ahead that every receipt has expired for it.
 type late struct{ limit.Store }
 
-func (late) Refund(_ context.Context, r *limit.Receipt, _ int64, _ time.Time) (limit.Refund, error) {
-	return limit.Refund{Units: make([]int64, len(r.Entries())), Expired: true}, nil
+func (late) Settle(_ context.Context, r *limit.Receipt, _ []int64, _ time.Time) (limit.Settlement, error) {
+	out, err := r.BeginSettle(nil)
+	out.Expired = true
+	return out, err
 }
 
 // Guarantees that a refund that has given back units in one store does not say that it came too late, as the other
@@ -310,12 +312,12 @@ func TestRefundThatIsLateForOneStore(t *testing.T) {
 	if err := s.Decide(t.Context(), requestOf(rate(t, 2), quota(t, 10)), start, &d); err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Refund(t.Context(), d.Receipt(), 0, start)
-	if err != nil || got.Expired || got.Repeated || !slices.Equal(got.Units, []int64{1, 0}) {
+	got, err := s.Settle(t.Context(), d.Receipt(), nil, start)
+	if err != nil || got.Expired || got.Repeated || !slices.Equal(got.Returned, []int64{1, 0}) {
 		t.Errorf("Refund = %+v, %v; want 1 unit of the rate and 0 of the quota", got, err)
 	}
-	got, err = s.Refund(t.Context(), d.Receipt(), 0, start)
-	if err != nil || !got.Expired || !got.Repeated || !slices.Equal(got.Units, []int64{0, 0}) {
+	got, err = s.Settle(t.Context(), d.Receipt(), nil, start)
+	if err != nil || !got.Expired || !got.Repeated || !slices.Equal(got.Returned, []int64{0, 0}) {
 		t.Errorf("the second Refund = %+v, %v; want no units, repeated and too late", got, err)
 	}
 }

@@ -197,8 +197,8 @@ func TestScriptsAgreeWithOneStore(t *testing.T) {
 			}
 			if n := len(receipts); n > 0 && k.r.IntN(6) == 0 {
 				pick := receipts[k.r.IntN(n)]
-				a, errA := p.Refund(context.Background(), pick[0], 0, now)
-				b, errB := one.Refund(context.Background(), pick[1], 0, now)
+				a, errA := p.Settle(context.Background(), pick[0], nil, now)
+				b, errB := one.Settle(context.Background(), pick[1], nil, now)
 				if errA != nil || errB != nil || a.Repeated != b.Repeated {
 					t.Fatalf("seed %d, step %d: Refund = %+v, %v; one store says %+v, %v", seed, step, a, errA, b, errB)
 				}
@@ -264,12 +264,12 @@ func (s *shaky) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	return s.call(func() error { return s.Store.Peek(ctx, req, now, d) })
 }
 
-func (s *shaky) Refund(
-	ctx context.Context, r *limit.Receipt, units int64, now time.Time,
-) (back limit.Refund, err error) {
+func (s *shaky) Settle(
+	ctx context.Context, r *limit.Receipt, used []int64, now time.Time,
+) (back limit.Settlement, err error) {
 	err = s.call(func() error {
 		var err error
-		back, err = s.Store.Refund(ctx, r, units, now)
+		back, err = s.Store.Settle(ctx, r, used, now)
 		return err
 	})
 	return back, err

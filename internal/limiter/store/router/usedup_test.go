@@ -36,12 +36,12 @@ func (s *slow) Peek(ctx context.Context, req *limit.Request, now time.Time, d *l
 	return s.call(func() error { return s.Store.Peek(ctx, req, now, d) })
 }
 
-func (s *slow) Refund(
-	ctx context.Context, r *limit.Receipt, units int64, now time.Time,
-) (back limit.Refund, err error) {
+func (s *slow) Settle(
+	ctx context.Context, r *limit.Receipt, used []int64, now time.Time,
+) (back limit.Settlement, err error) {
 	err = s.call(func() error {
 		var err error
-		back, err = s.Store.Refund(ctx, r, units, now)
+		back, err = s.Store.Settle(ctx, r, used, now)
 		return err
 	})
 	return back, err

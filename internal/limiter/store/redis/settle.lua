@@ -1,20 +1,22 @@
--- refund.lua makes one refund: it gives back what all entries of a receipt are due, or nothing. It computes the same as
--- limit.ReceiptEntry.Apply, to the unit: it uses integers of at most 2^53 only, and never rounds. The package comment
--- of package redis describes the layout of packs. shared.lua goes before this file.
+-- settle.lua makes one settlement: it gives back what of a receipt's entries was not used, and charges what was used
+-- beyond them, or it does nothing. It gives back the same as limit.ReceiptEntry.GiveBack, to the unit: it uses integers
+-- of at most 2^53 only, and never rounds. The package comment of package redis describes the layout of packs. shared.lua
+-- and decide.lua go before this file.
 --
--- KEYS[1] is the key that remembers the receipt; the others are packs and sorted sets. ARGV[1] holds doubles: the time
--- (below zero: use the server's clock), the time from which the receipt gives nothing back, the number of entries, and
--- 14 numbers for each entry: the numbers of the keys of its pack and of its sorted set (0: none), the units to give
--- back, the time from which the entry gives nothing back, the time of the charge, the rate by which the state was
--- counted, and the eight numbers of algorithm.refundNumbers. ARGV[2] holds the heads of the entries' tiers (17 bytes
--- each).
+-- KEYS[1] is the key that remembers the receipt; then come packs and sorted sets, and then the keys of the decision that
+-- charges. ARGV[1] holds doubles: the time (below zero: use the server's clock), the time from which the receipt settles
+-- nothing, the number of entries, 14 numbers for each entry, and the number of keys before those of the decision. The 14
+-- numbers are the numbers of the keys of the entry's pack and of its sorted set (0: none), the units to give back, the
+-- time from which the entry gives nothing back, the time of the charge, the rate by which the state was counted, and the
+-- eight numbers of algorithm.refundNumbers. ARGV[2] holds the heads of the entries' tiers (17 bytes each), and ARGV[3]
+-- the text of the decision for decide, or nothing.
 --
--- refund.go writes the arguments and reads the reply, all doubles: the time, the result (0: made, 1: repeated, 2: too
--- late) and, if the refund was made, the units that each entry gave back.
+-- settle.go writes the arguments and reads the reply, all doubles: the time, the result (0: made, 1: made before, 2: too
+-- late) and, if the settlement was made, the units that each entry gave back, and then the reply of decide.
 --
 -- The heads of the marks of a token_bucket begin with 133 (what was refunded), 197 (what is leased) or 229 (what may
 -- come back late).
-local sunpack, pack, sub, byte, call = struct.unpack, struct.pack, string.sub, string.byte, redis.call
+local byte = string.byte
 local ERA, MOST = 4503599627370496, 9007199254740992
 local MADE, REPEATED, LATE = 0, 1, 2
 local common = shared()
@@ -26,6 +28,13 @@ if now < 0 then
 end
 if now >= till then return pack('<dd', now, LATE) end
 if call('EXISTS', KEYS[1]) == 1 then return pack('<dd', now, REPEATED) end
+
+-- The charge comes first: if it fails, nothing was changed.
+local charged = ''
+if ARGV[3] ~= '' then
+  charged = decide(ARGV[3], (sunpack('<d', ARGV[1], 25 + 112 * count)))
+  if type(charged) == 'table' then return charged end
+end
 
 -- number returns a double of a pack, and fails unless it is an exact integer.
 local function number(v)
@@ -198,7 +207,7 @@ for i = 1, count do
           if back > 0 then put(p, at_count, n - back) end
         end
       else
-        bad = redis.error_reply('SLUICE refund.lua has no branch for algorithm ' .. alg)
+        bad = redis.error_reply('SLUICE settle.lua has no branch for algorithm ' .. alg)
       end
     end)
   end
@@ -213,4 +222,4 @@ for k, p in pairs(packs) do
   if p and p.dirty then call('SET', KEYS[k], p.value, 'KEEPTTL') end
 end
 call('SET', KEYS[1], '1', 'PX', math.ceil((till - now) / 1000) + 1)
-return pack('<dd', now, MADE) .. table.concat(given)
+return pack('<dd', now, MADE) .. concat(given) .. charged
