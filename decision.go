@@ -67,17 +67,11 @@ type Decision struct {
 	// two itself, once. It is for logs, not for clients.
 	Err error
 
-	kind    answer.Kind
-	header  answer.Header
-	problem []byte
-	receipt Receipt
+	kind        answer.Kind
+	header      answer.Header
+	problem     []byte
+	reservation Reservation
 }
-
-// Receipt is the proof of what a decision charged. The zero Receipt is for a decision that charged nothing.
-type Receipt struct{ inner *limit.Receipt }
-
-// Receipt returns the receipt for [Limiter.Refund]. It is the zero Receipt if nothing was charged.
-func (d *Decision) Receipt() Receipt { return d.receipt }
 
 // Status returns the HTTP status of the answer. It is 200 if the request is allowed.
 func (d *Decision) Status() int { return d.kind.Status() }
@@ -92,7 +86,7 @@ func (d *Decision) SetHeaders(h http.Header) { d.header.Set(h) }
 func (d *Decision) Problem() []byte { return slices.Clone(d.problem) }
 
 // decisionOf copies what is needed after the answer is released.
-func decisionOf(a *authorizer.Answer, peek bool) Decision {
+func decisionOf(a *authorizer.Answer) Decision {
 	d := Decision{Allowed: a.Allowed(), Reason: Reason(a.Kind.String()), Tenant: a.Tenant, Subject: a.Subject,
 		KeyID: a.KeyID, Plan: a.Plan,
 		Anonymous: a.Anonymous, StoreFailed: a.StoreFailed, Err: a.Err, kind: a.Kind, header: a.Header}
@@ -115,9 +109,6 @@ func decisionOf(a *authorizer.Answer, peek bool) Decision {
 		if r := &all.Results[i]; r.Shadow() && !r.Admits && !slices.Contains(d.Shadowed, r.Limit().ID) {
 			d.Shadowed = append(d.Shadowed, r.Limit().ID)
 		}
-	}
-	if !peek {
-		d.receipt = Receipt{all.Receipt()}
 	}
 	return d
 }

@@ -86,9 +86,13 @@ tenants: [ { id: acme, plan: model } ]
 	// false tpd 800 tokens
 }
 
-// If a request failed without the caller's fault, its units can be given back.
-func ExampleLimiter_Refund() {
-	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans),
+// A call reserves what it may use, and is charged what it has used.
+func ExampleLimiter_Reserve() {
+	const tokens = `
+plans: [ { id: pro, limits: [
+  { id: tpm, unit: tokens, cost: { default: 1000 }, algorithm: sliding_window, threshold: 2000, period: 1m } ] } ]
+tenants: [ { id: acme, plan: pro } ]`
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(tokens),
 		Now: func() time.Time { return time.Unix(1_800_000_000, 0) }})
 	if err != nil {
 		log.Fatal(err)
@@ -97,21 +101,16 @@ func ExampleLimiter_Refund() {
 	defer func() { _ = limiter.Close(ctx) }()
 
 	acme := sluice.Identity{Tenant: "acme"}
-	d := limiter.Decide(ctx, acme, sluice.Request{Cost: 2})
+	d, reservation := limiter.Reserve(ctx, acme, sluice.Request{}, sluice.Costs{"tokens": 1500}, 10*time.Minute)
 	fmt.Println("left:", d.Remaining)
 
-	back, err := limiter.Refund(ctx, d.Receipt(), 0)
-	fmt.Println("given back:", back.Units, err)
-
-	back, err = limiter.Refund(ctx, d.Receipt(), 0) // a receipt can be refunded once
-	fmt.Println("given back:", back.Units, back.Repeated, err)
-
+	s, err := limiter.Settle(ctx, reservation, sluice.Costs{"tokens": 300})
+	fmt.Println("given back:", s.Returned, err)
 	fmt.Println("left:", limiter.Peek(ctx, acme, sluice.Request{}).Remaining)
 	// Output:
-	// left: 0
-	// given back: 2 <nil>
-	// given back: 0 true <nil>
-	// left: 2
+	// left: 500
+	// given back: map[tpm:1200] <nil>
+	// left: 1700
 }
 
 // Prometheus reads the metrics of a limiter.

@@ -209,6 +209,10 @@ type Request struct {
 	// Costs is what the request spends by unit. Never let a client choose it.
 	Costs Costs
 
+	// ReserveFor makes a reservation of an allowed request, see [Decision.Reservation], that lasts for so long, up to
+	// MaxReservation. 0 makes none.
+	ReserveFor time.Duration
+
 	// Identify finds out who calls, for [Limiter.Authorize]. If nil, API keys and JWTs are read from Header. It is
 	// called once, after ipLimits and routes let the request pass. Its error is ErrNoCredential or ErrUnidentified, or
 	// wraps one of them. Any other error refuses the credential.
@@ -252,7 +256,7 @@ func innermost(u *url.URL) *url.URL {
 // Decide charges every limit that applies to the caller, or none. It ignores credentials in the header.
 func (l *Limiter) Decide(ctx context.Context, who Identity, r Request) Decision {
 	req := l.known(who, r)
-	return l.decide(ctx, &req, false)
+	return l.decide(ctx, &req, false, r.ReserveFor)
 }
 
 // Authorize finds out who calls, and charges every limit that applies, or none. It checks in this order: ipLimits,
@@ -269,14 +273,14 @@ func (l *Limiter) Authorize(ctx context.Context, r Request) Decision {
 			return l.caller(&who)
 		}
 	}
-	return l.decide(ctx, &req, false)
+	return l.decide(ctx, &req, false, r.ReserveFor)
 }
 
 // Peek returns what Decide would return, and charges nothing. Do not peek on behalf of a client: it would learn for
 // free what costs it units otherwise.
 func (l *Limiter) Peek(ctx context.Context, who Identity, r Request) Decision {
 	req := l.known(who, r)
-	return l.decide(ctx, &req, true)
+	return l.decide(ctx, &req, true, 0)
 }
 
 func (r *Request) inner() authorizer.Request {
@@ -307,7 +311,8 @@ func (l *Limiter) caller(who *Identity) (authorizer.Caller, error) {
 	return c, nil
 }
 
-func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool) Decision {
+// decide decides about the request. If keep is above 0, an allowed decision has a reservation that lasts for so long.
+func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool, keep time.Duration) Decision {
 	if l.closed.Load() {
 		return refusal(ErrClosed)
 	}
@@ -315,6 +320,9 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 		err = fmt.Errorf("%w: %w", ErrCost, err)
 		l.mistakes.log(l.c.Log, err)
 		return refusal(err)
+	}
+	if keep < 0 || keep > MaxReservation {
+		return refusal(fmt.Errorf("%w: a time of %s is outside 0..%s", ErrReservation, keep, MaxReservation))
 	}
 	ask := l.authorizer.Authorize
 	if peek {
@@ -333,7 +341,11 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 		l.mistakes.log(l.c.Log, a.Err)
 	}
 	a.LogRefusal(ctx)
-	return decisionOf(a, peek)
+	d := decisionOf(a)
+	if keep > 0 && d.Allowed {
+		d.reservation = reserved(a, req, keep)
+	}
+	return d
 }
 
 // mistakes logs each mistake of the program or its plans once. The zero value is ready.
@@ -361,56 +373,6 @@ func (m *mistakes) log(log *slog.Logger, mistake error) {
 		log.Warn("requests are denied because of a mistake in the program or its plans", "error", mistake)
 	}
 }
-
-// Refunded says what a refund gave back.
-type Refunded struct {
-	Units    int64 // the most units that any one limit got back
-	Repeated bool  // the receipt was refunded before; nothing was given back
-	Expired  bool  // the receipt is older than MaxReceiptAge; nothing was given back
-}
-
-// MaxReceiptAge is how long after its decision a receipt can be refunded.
-const MaxReceiptAge = limit.MaxReceiptAge
-
-// Refund gives back what a decision charged: at most the given units of each limit, or all of them if units is 0. Each
-// receipt is refunded once, within MaxReceiptAge of the decision, and only in the windows that are still open. What
-// ipLimits counted is not given back.
-//
-// The error wraps ErrRefund if the units are outside 0..2^40, if the limiter is closed, or if the store of counters
-// refused or did not answer. If the error also wraps ErrRefundsFull, try again later. After any other error of a store
-// it is not known whether anything was given back. It is always safe to try again, because no receipt gives anything
-// back twice.
-func (l *Limiter) Refund(ctx context.Context, r Receipt, units int64) (Refunded, error) {
-	if r.inner == nil {
-		return Refunded{}, nil
-	}
-	if l.closed.Load() {
-		return Refunded{}, fmt.Errorf("%w: %w", ErrRefund, ErrClosed)
-	}
-	if units < 0 || units > limit.MaxUnits {
-		return Refunded{}, fmt.Errorf("%w: %d units are outside 0..%d", ErrRefund, units, int64(limit.MaxUnits))
-	}
-	back, err := l.store.Settle(ctx, r.inner, r.inner.Without(units), l.c.Now())
-	if err != nil {
-		return Refunded{}, fmt.Errorf("%w: %w", ErrRefund, err)
-	}
-	out := Refunded{Repeated: back.Repeated, Expired: back.Expired}
-	for _, n := range back.Returned {
-		out.Units = max(out.Units, n)
-	}
-	return out, nil
-}
-
-// Errors of [Limiter.Refund].
-var (
-	// ErrRefund is wrapped by each error of Refund.
-	ErrRefund = errors.New("sluice: refund")
-
-	// ErrRefundsFull means that the counters in memory remember as many refunds as an eighth of Config.Memory holds.
-	// Memory becomes free within 2·MaxReceiptAge. The receipt stays valid until it expires, and decisions are made as
-	// before.
-	ErrRefundsFull = limit.ErrRefundsFull
-)
 
 // Reload reads the plans files. If anything in them is wrong, the plans in force stay, and the error wraps ErrPlans.
 func (l *Limiter) Reload() error {

@@ -196,9 +196,6 @@ ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 10s, bu
 				(err != nil || problem.Status != d.Status() || problem.Detail == "") {
 				t.Errorf("problem %s, %v", d.Problem(), err)
 			}
-			if r := d.Receipt(); d.Allowed == (r == sluice.Receipt{}) {
-				t.Errorf("receipt %v of %s", r, d.Reason)
-			}
 		})
 	}
 }
@@ -373,60 +370,14 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// Guarantees that a peek charges nothing and has no receipt, and that a refund gives back at most the charge and
-// refuses invalid numbers.
-func TestPeekAndRefund(t *testing.T) {
+// Guarantees that a peek charges nothing, and reserves nothing.
+func TestPeek(t *testing.T) {
 	l := open(t, hourly, nil)
-	if d := l.Peek(t.Context(), acme, sluice.Request{Cost: 500}); !d.Allowed || d.Receipt() != (sluice.Receipt{}) {
-		t.Errorf("peek: %+v", d)
-	}
-	d := l.Decide(t.Context(), acme, sluice.Request{Cost: 10})
-	if _, err := l.Refund(t.Context(), d.Receipt(), -1); !errors.Is(err, sluice.ErrRefund) {
-		t.Errorf("a refund of -1: %v", err)
-	}
-	if back, err := l.Refund(t.Context(), d.Receipt(), 4); back.Units != 4 || err != nil {
-		t.Errorf("refund = %+v, %v", back, err)
-	}
-	if back, err := l.Refund(t.Context(), sluice.Receipt{}, 4); back.Units != 0 || err != nil {
-		t.Errorf("refund of nothing = %+v, %v", back, err)
-	}
-	if d := l.Peek(t.Context(), acme, sluice.Request{}); d.Remaining != 494 {
-		t.Errorf("%d left, want 500-10+4", d.Remaining)
-	}
-}
-
-// Guarantees that refunds are refused with an error that says to try again later if the store cannot remember more of
-// them, and that decisions go on.
-func TestTooManyRefunds(t *testing.T) {
-	monthly := strings.Replace(hourly, "algorithm: fixed_window, threshold: 500, period: 1h",
-		"quota: { units: 1000000, every: month }", 1)
-	l := open(t, monthly, func(c *sluice.Config) { c.Memory = 64 << 10 })
-	left, refused := int64(1_000_000), 0
-	for i := range 64 * 300 {
-		d := l.Decide(t.Context(), acme, sluice.Request{})
-		if left--; !d.Allowed {
-			t.Fatalf("decision %d: %+v", i, d)
+	for range 2 {
+		d := l.Peek(t.Context(), acme, sluice.Request{Cost: 500, ReserveFor: time.Hour})
+		if !d.Allowed || d.Reservation() != (sluice.Reservation{}) {
+			t.Errorf("peek: %+v", d)
 		}
-		if i%64 > 0 {
-			continue
-		}
-		back, err := l.Refund(t.Context(), d.Receipt(), 0)
-		switch {
-		case errors.Is(err, sluice.ErrRefundsFull):
-			if refused++; !errors.Is(err, sluice.ErrRefund) || !strings.Contains(err.Error(), "try again later") {
-				t.Errorf("%v; want an error that says to try again later", err)
-			}
-		case err != nil || back.Units != 1:
-			t.Fatalf("refund %d: %+v, %v", i, back, err)
-		default:
-			left++
-		}
-	}
-	if refused == 0 {
-		t.Error("no refund was refused")
-	}
-	if d := l.Peek(t.Context(), acme, sluice.Request{}); d.Remaining != left {
-		t.Errorf("%d left, want %d", d.Remaining, left)
 	}
 }
 
@@ -442,7 +393,7 @@ func TestClosed(t *testing.T) {
 	}
 	h := make(http.Header)
 	d.SetHeaders(h)
-	if _, err := l.Refund(t.Context(), d.Receipt(), 0); err != nil || h.Get("Retry-After") != "" {
-		t.Errorf("refund of a denial: %v; headers %v", err, h)
+	if _, err := l.Cancel(t.Context(), d.Reservation()); err != nil || h.Get("Retry-After") != "" {
+		t.Errorf("Cancel of a denial: %v; headers %v", err, h)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/textproto"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,6 +61,7 @@ type Answer struct {
 	ipCheck   check          // of the ipLimits
 	planCheck check          // of the plan's limits
 	ipPeek    limit.Decision // memory for extendWaitToIPLimits
+	limits    *plan.Set      // that planCheck is over; nil if none apply
 	wait      answer.Wait    // after which the request would pass
 
 	acceptsKeys bool // whether a NoCredential asks for an API key
@@ -106,6 +108,26 @@ func (a *Answer) RetryAfter() (time.Duration, bool) {
 	return time.Duration(a.wait.Micros) * time.Microsecond, a.wait.Known
 }
 
+// Receipt returns the receipt of what an allowed request has charged to the plan's limits. It also has the limits of
+// which the request spends nothing, with 0 units, so that it can be settled to more.
+func (a *Answer) Receipt() *limit.Receipt {
+	request, receipt := &a.planCheck.request, limit.NewReceipt(a.planCheck.request.Owner, a.At.UnixMicro())
+	if d := a.planCheck.decisionIfMade(); d != nil {
+		receipt = d.Receipt()
+	}
+	if a.limits == nil {
+		return receipt
+	}
+	a.attributes.Cost, a.attributes.Costs = 0, a.limits.UnitCosts()
+	for _, c := range a.limits.AppendCharges(nil, &a.attributes) {
+		isCharged := func(o limit.Charge) bool { return o.Limit == c.Limit && o.Value == c.Value }
+		if c.Cost == 1 && !slices.ContainsFunc(request.Charges, isCharged) { // a limit that is withheld has another cost
+			receipt.Cover(c)
+		}
+	}
+	return receipt
+}
+
 // Path returns the request's path, normalised, for display only. It may hold any byte.
 func (a *Answer) Path() string { return a.path.String() }
 
@@ -127,7 +149,7 @@ func (a *Answer) AppendProblem(b []byte) []byte {
 // used afterwards.
 func (a *Answer) Release() {
 	pool := &a.authorizer.answers
-	a.request, a.Err, a.claims, a.caller = nil, nil, token.Claims{}, nil
+	a.request, a.Err, a.claims, a.caller, a.limits = nil, nil, token.Claims{}, nil, nil
 	a.attributes.Cost, a.attributes.Costs = 0, nil // ipLimits, which are charged first, have costs of their own
 	pool.Put(a)
 }

@@ -44,7 +44,7 @@ func (a *Authorizer) chargePlan(ctx context.Context, out *Answer, owner limit.Ow
 		return answer.Allowed
 	}
 	request := &out.planCheck.request
-	request.Owner = owner
+	request.Owner, out.limits = owner, limits
 	out.attributes.Cost, out.attributes.Costs = out.request.Cost, out.request.Costs
 	request.Charges = limits.AppendCharges(request.Charges[:0], &out.attributes)
 	if e := limits.Withheld(request.Charges); e != nil {

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/middleware"
@@ -112,7 +113,7 @@ func ExampleLimit() {
 }
 
 // A request that failed gives back its units.
-func ExampleDecision() {
+func ExampleWithReservation() {
 	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans)})
 	if err != nil {
 		log.Fatal(err)
@@ -121,14 +122,15 @@ func ExampleDecision() {
 
 	failing := func(w http.ResponseWriter, r *http.Request) {
 		if d, ok := middleware.Decision(r.Context()); ok {
-			if _, err := limiter.Refund(r.Context(), d.Receipt(), 0); err != nil {
+			if _, err := limiter.Cancel(r.Context(), d.Reservation()); err != nil {
 				log.Print(err)
 			}
 		}
 		http.Error(w, "the database is away", http.StatusBadGateway)
 	}
 	acme := func(*http.Request) (sluice.Identity, error) { return sluice.Identity{Tenant: "acme"}, nil }
-	api := middleware.Limit(limiter, middleware.WithIdentity(acme))(http.HandlerFunc(failing))
+	api := middleware.Limit(limiter, middleware.WithIdentity(acme), middleware.WithReservation(time.Minute, nil))(
+		http.HandlerFunc(failing))
 
 	for range 3 {
 		get(api)

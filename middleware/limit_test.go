@@ -485,6 +485,57 @@ func TestCosts(t *testing.T) {
 	}
 }
 
+// Guarantees that a request is charged what its response turns out to have used, whatever the handler does, and that the
+// estimate stays if the handler panics.
+func TestReservation(t *testing.T) {
+	text := strings.Replace(limits, "burst: 5 }", "burst: 5 }, { id: sent, unit: bytes, cost: 40, "+
+		"algorithm: fixed_window, threshold: 1000, period: 1h }", 1)
+	limiter := newLimiter(t, text)
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Query().Get("do") {
+		case "write":
+			_, _ = w.Write(make([]byte, 100))
+		case "copy":
+			w.WriteHeader(http.StatusAccepted)
+			_, _ = io.Copy(w, io.LimitReader(zeros{}, 70))
+		case "panic":
+			panic(http.ErrAbortHandler)
+		}
+	})
+	var seen middleware.Response
+	h := middleware.Limit(limiter, middleware.WithReservation(time.Minute,
+		func(_ *http.Request, resp *middleware.Response) sluice.Costs {
+			seen = *resp
+			return sluice.Costs{"bytes": resp.Bytes}
+		}))(handler)
+	left := int64(1000)
+	for _, step := range []struct {
+		do     string
+		status int
+		bytes  int64
+	}{{"write", 200, 100}, {"copy", 202, 70}, {"nothing", 200, 0}, {"panic", 0, 40}} {
+		func() {
+			defer func() { _ = recover() }()
+			seen = middleware.Response{}
+			ctx, cancel := context.WithCancel(t.Context())
+			r := request(t, "GET", "/product/1?do="+step.do, key("acme")...).WithContext(ctx)
+			defer cancel()
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}()
+		left -= step.bytes
+		d := limiter.Peek(t.Context(), sluice.Identity{Tenant: "acme"}, sluice.Request{Path: "/product/1",
+			Costs: sluice.Costs{"requests": 0, "bytes": 1}})
+		if d.Remaining != left || seen.Status != step.status || step.do != "panic" && seen.Bytes != step.bytes {
+			t.Errorf("%s: saw %+v, and %d bytes are left, want %d", step.do, seen, d.Remaining, left)
+		}
+	}
+}
+
+// zeros is an endless body.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
 // Guarantees that a request whose target is a URL inside a URL does not reach the handler: it has no path that a limit
 // could count, and a reverse proxy behind the middleware would forward the inner URL.
 func TestOpaqueTargets(t *testing.T) {

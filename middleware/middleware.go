@@ -15,10 +15,12 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/caller"
@@ -40,6 +42,8 @@ type options struct {
 	identify func(*http.Request) (sluice.Identity, error)
 	costs    func(*http.Request) sluice.Costs
 	observe  func(*http.Request, *sluice.Decision)
+	reserve  time.Duration
+	used     func(*http.Request, *Response) sluice.Costs
 	methods  []string // that are served; none: every method
 }
 
@@ -62,6 +66,21 @@ func WithCosts(f func(*http.Request) sluice.Costs) Option {
 // metrics.
 func WithObserver(f func(*http.Request, *sluice.Decision)) Option {
 	return func(o *options) { o.observe = f }
+}
+
+// Response is what a handler has answered.
+type Response struct {
+	Status int         // 0 if the handler took over the connection
+	Header http.Header // as sent
+	Bytes  int64       // of the body, as sent
+}
+
+// WithReservation makes a reservation of each request's costs, which lasts for ttl, and settles it when the handler has
+// returned, also if the client has gone away. used returns what the request has used, by unit; it is not called if the
+// handler panics, and the costs then count as used. If used is nil, the handler settles the reservation of [Decision].
+// See [sluice.Limiter.Settle].
+func WithReservation(ttl time.Duration, used func(*http.Request, *Response) sluice.Costs) Option {
+	return func(o *options) { o.reserve, o.used = ttl, used }
 }
 
 // WithMethods replaces the list of methods that reach the handler, which is GET, HEAD, POST, PUT, PATCH, DELETE and
@@ -105,6 +124,7 @@ func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Hand
 			if o.costs != nil {
 				req.Costs = o.costs(r)
 			}
+			req.ReserveFor = o.reserve
 			if o.identify != nil {
 				req.Identify = func(context.Context) (sluice.Identity, error) { return o.identify(r) }
 			}
@@ -121,10 +141,21 @@ func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Hand
 				return
 			}
 			ctx := context.WithValue(r.Context(), decisionKey{}, &d)
-			pass(next, w, r.WithContext(ctx), d.SetHeaders,
+			answered := pass(next, w, r.WithContext(ctx), d.SetHeaders,
 				&Caller{Tenant: d.Tenant, Subject: d.Subject, Plan: d.Plan, KeyID: d.KeyID,
 					Anonymous: d.Anonymous, StoreFailed: d.StoreFailed})
+			if o.used != nil && o.reserve > 0 {
+				settle(limiter, r, &d, o.used(r, answered))
+			}
 		})
+	}
+}
+
+// settle settles the reservation of a request that was answered. An error is logged: the answer has been sent.
+func settle(limiter *sluice.Limiter, r *http.Request, d *sluice.Decision, used sluice.Costs) {
+	if _, err := limiter.Settle(context.WithoutCancel(r.Context()), d.Reservation(), used); err != nil {
+		slog.Warn("what a request has used could not be settled; its costs count as used", "tenant", d.Tenant,
+			"error", err)
 	}
 }
 
@@ -146,16 +177,18 @@ func refuse(w http.ResponseWriter, d *sluice.Decision, write func(http.ResponseW
 
 type decisionKey struct{}
 
-// Decision returns what Limit decided about the request of a handler, for refunds. It returns false if Limit is not in
+// Decision returns what Limit decided about the request of a handler. It returns false if Limit is not in
 // front of the handler.
 func Decision(ctx context.Context) (*sluice.Decision, bool) {
 	d, ok := ctx.Value(decisionKey{}).(*sluice.Decision)
 	return d, ok
 }
 
-// pass calls the handler. It copies the request's headers before it changes them, because handlers in front still read
-// them.
-func pass(next http.Handler, w http.ResponseWriter, r *http.Request, last func(http.Header), who *Caller) {
+// pass calls the handler, and returns what it answered. It copies the request's headers before it changes them, because
+// handlers in front still read them.
+func pass(
+	next http.Handler, w http.ResponseWriter, r *http.Request, last func(http.Header), who *Caller,
+) *Response {
 	r = r.WithContext(caller.NewContext(r.Context(), *who))
 	r.Header = maps.Clone(r.Header)
 	if r.Header == nil {
@@ -163,14 +196,22 @@ func pass(next http.Handler, w http.ResponseWriter, r *http.Request, last func(h
 	}
 	forward.Write(r.Header, who)
 	last(w.Header()) // for a handler that reads these headers, or hijacks
-	next.ServeHTTP(wrap(&writer{ResponseWriter: w, last: last}), r)
+	out := &writer{ResponseWriter: w, last: last}
+	next.ServeHTTP(wrap(out), r)
+	if !out.sent && !out.hijacked { // the server will answer 200, without a body
+		out.status = http.StatusOK
+	}
+	return &Response{Status: out.status, Header: w.Header(), Bytes: out.bytes}
 }
 
 // writer sets the rate-limit headers just before the response begins.
 type writer struct {
 	http.ResponseWriter
-	last func(http.Header)
-	sent bool
+	last     func(http.Header)
+	sent     bool
+	hijacked bool
+	status   int
+	bytes    int64
 }
 
 // Unwrap lets http.ResponseController use the methods of the server's own writer.
@@ -179,37 +220,43 @@ func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // WriteHeader adds the headers to the final answer. It passes an interim answer (1xx) unchanged.
 func (w *writer) WriteHeader(status int) {
 	if status >= 200 {
-		w.begin()
+		w.begin(status)
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
-func (w *writer) begin() {
+func (w *writer) begin(status int) {
 	if !w.sent {
-		w.sent = true
+		w.sent, w.status = true, status
 		w.last(w.Header())
 	}
 }
 
 func (w *writer) Write(b []byte) (int, error) {
-	w.begin()
-	return w.ResponseWriter.Write(b)
+	w.begin(http.StatusOK)
+	n, err := w.ResponseWriter.Write(b)
+	w.bytes += int64(n)
+	return n, err
 }
 
 // ReadFrom keeps sendfile available to handlers that copy a file.
 func (w *writer) ReadFrom(r io.Reader) (int64, error) {
-	w.begin()
-	return io.Copy(w.ResponseWriter, r)
+	w.begin(http.StatusOK)
+	n, err := io.Copy(w.ResponseWriter, r)
+	w.bytes += n
+	return n, err
 }
 
 // flush and hijack do the work of the methods that http.ResponseController and handlers look for.
 func (w *writer) flush() error {
-	w.begin()
+	w.begin(http.StatusOK)
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
 func (w *writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return http.NewResponseController(w.ResponseWriter).Hijack()
+	conn, both, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	w.hijacked = w.hijacked || err == nil
+	return conn, both, err
 }
 
 type flusher struct{ *writer }

@@ -46,6 +46,11 @@ func (v leakySeen) write(r *Result) { r.seen = numbers{a: v.nextFree, c: v.fract
 func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
 	b := &leakyBucket{rate: t.Threshold, period: t.Period.Microseconds()}
 	b.num, b.den = lowestTerms(b.rate, b.period)
+	if l.Unit != Requests {
+		bad("algorithm", "%s cannot count %s: it can owe no more than one period, and a request may turn out to use more "+
+			"than it was charged; use token_bucket", t.Algorithm, l.Unit)
+		return b
+	}
 	largest := min(b.rate, max(l.MaxCost, 1))
 	if !productFits(largest, b.den) {
 		bad("rate", "%d per %s with a cost of up to %d cannot be counted exactly (%d·%d is not below 2^52): "+

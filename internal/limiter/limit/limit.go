@@ -159,7 +159,7 @@ type Limit struct {
 	Mode           Mode          // default Enforce
 	OnStoreFailure FailurePolicy // default Backstop
 	Tiers          []Tier        // 1..MaxTiers
-	Exact          bool          // never leased: each decision asks the store
+	Exact          bool          // never leased: each decision asks the store. New sets it for some units
 	AlignOwner     bool          // shift fixed and sliding windows by a hash of the owner's name (align: tenant)
 
 	// MaxCost is the largest cost that requests are expected to have, units; 0 means 1. New refuses a limit that cannot
@@ -259,6 +259,11 @@ func New(l Limit) (*Limit, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
+	// What a request turns out to use can pass what a lease of a bucket or of a window that slides holds: the bound would
+	// then hold as of the last lease only, and not as of the last request.
+	out.Exact = out.Exact || out.Unit != Requests && slices.ContainsFunc(out.Tiers, func(t Tier) bool {
+		return t.Algorithm != FixedWindow && t.Algorithm != Quota
+	})
 	out.compiled, out.valued, out.idHash = true, out.Per != PerTenant, hashText(out.ID)
 	out.usable = out.Mode != Off
 	return &out, nil

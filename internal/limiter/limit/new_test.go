@@ -121,6 +121,8 @@ func TestNewErrors(t *testing.T) {
 		}), 0, "burst"},
 		{"leaky cost that cannot be counted", limit.Limit{ID: "l", MaxCost: 1 << 20, Tiers: []limit.Tier{
 			{Algorithm: limit.LeakyBucket, Threshold: 1<<20 + 7, Period: limit.MaxPeriod}}}, 0, "rate"},
+		{"leaky bucket of bytes", limit.Limit{ID: "l", Unit: "bytes", Tiers: []limit.Tier{
+			{Algorithm: limit.LeakyBucket, Threshold: 10, Period: time.Second}}}, 0, "algorithm"},
 		{"units 0", tier(quota, func(t *limit.Tier) { t.Threshold = 0 }), 0, "units"},
 		{"period of a quota", tier(quota, func(t *limit.Tier) { t.Period = time.Hour }), 0, "period"},
 		{"no calendar", tier(quota, func(t *limit.Tier) { t.Calendar = nil }), 0, "every"},
@@ -225,5 +227,25 @@ func TestNamesRoundTrip(t *testing.T) {
 	got := fmt.Sprint(limit.Algorithm(99), limit.Mode(99), limit.FailurePolicy(99), limit.Every(99))
 	if got != "algorithm(99) mode(99) policy(99) every(99)" {
 		t.Errorf("String of unknown values = %q, want each with its type and number", got)
+	}
+}
+
+// Guarantees that what a request turns out to use of a unit is never charged to a limit that is leased, unless its
+// windows begin anew.
+func TestUnitsAreExact(t *testing.T) {
+	window := limit.Tier{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Second}
+	bucket := limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Second}
+	for _, tt := range []struct {
+		unit  string
+		tiers []limit.Tier
+		want  bool
+	}{
+		{"requests", []limit.Tier{bucket}, false}, {"bytes", []limit.Tier{bucket}, true},
+		{"bytes", []limit.Tier{window}, false}, {"bytes", []limit.Tier{window, bucket}, true},
+	} {
+		l, err := limit.New(limit.Limit{ID: "l", Unit: tt.unit, Tiers: tt.tiers})
+		if err != nil || l.Exact != tt.want {
+			t.Errorf("%s of %v: exact %t, %v; want %t", tt.unit, tt.tiers, l.Exact, err, tt.want)
+		}
 	}
 }

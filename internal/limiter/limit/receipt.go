@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -12,7 +14,7 @@ const (
 	// It bounds what stores must remember of settlements, however long a limit's windows are.
 	MaxReceiptAge = 5 * time.Minute
 
-	// MaxKept is the longest time for which a receipt can be kept.
+	// MaxKept is the longest time for which a receipt is kept without being settled or kept anew.
 	MaxKept = 24 * time.Hour
 )
 
@@ -74,6 +76,31 @@ func (d *Decision) Receipt() *Receipt {
 	return rec
 }
 
+// NewReceipt returns the receipt, with a name of its own, of a decision that charged nothing at a time, µs since 1970.
+func NewReceipt(owner Owner, at int64) *Receipt {
+	return &Receipt{id: ReceiptID{rand.Uint64(), rand.Uint64()}, owner: owner, issued: at}
+}
+
+// Cover adds the counters of a charge of which nothing was charged, so that a settlement can charge them.
+func (r *Receipt) Cover(c Charge) {
+	for i := range c.Limit.Tiers {
+		r.entries = append(r.entries, ReceiptEntry{Tier: &c.Limit.Tiers[i], Value: c.Value, asked: c.Value})
+	}
+}
+
+// Rest returns the receipt, with a name of its own, of what stays charged after r is settled to what was used.
+func (r *Receipt) Rest(used []int64) *Receipt {
+	rest := NewReceipt(r.owner, r.issued)
+	rest.kept, rest.entries = r.kept, slices.Clone(r.entries)
+	for i := range rest.entries {
+		rest.entries[i].Units -= r.Unused(i, used)
+	}
+	return rest
+}
+
+// Issued is the time of the decision by the store's clock, µs since 1970.
+func (r *Receipt) Issued() int64 { return r.issued }
+
 // entry returns the receipt's entry for r, whose counter has the value v. The request named the value asked.
 func (r *Result) entry(v, asked Value) ReceiptEntry {
 	e := ReceiptEntry{Tier: r.Tier, Value: v, Units: r.Charged, asked: asked}
@@ -99,9 +126,9 @@ func (r *Receipt) Part(positions []int) *Receipt {
 	return part
 }
 
-// KeepFor makes the receipt one that can be settled for so long after its decision, 0 < life ≤ MaxKept, whatever could
-// still be given back by then. Call it before anything else uses the receipt.
-func (r *Receipt) KeepFor(life time.Duration) { r.kept = min(life, MaxKept).Microseconds() }
+// KeepFor makes the receipt one that can be settled for so long after its decision, whatever could still be given back
+// by then. Nobody else may use the receipt at the same time.
+func (r *Receipt) KeepFor(life time.Duration) { r.kept = life.Microseconds() }
 
 // At says what was charged, µs since 1970: the start of the window or calendar period; of sliding_buckets and a
 // sliding_log, the time of the entry; of a token_bucket and a leaky_bucket, the time of the charge.

@@ -479,7 +479,9 @@ func (f *Fallback) addPendingOverage(over *limit.Overage, now time.Time) {
 	for _, c := range over.Charges {
 		leases := over.Leases[first : first+len(c.Limit.Tiers)]
 		first += len(c.Limit.Tiers)
-		c.Limit, c.Cost = c.Limit.PartOf, 0
+		if c.Cost = 0; c.Limit.PartOf != nil { // otherwise the local store has charged nothing of it
+			c.Limit = c.Limit.PartOf
+		}
 		for _, a := range leases {
 			c.Cost = max(c.Cost, a.Correction)
 		}

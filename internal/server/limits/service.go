@@ -138,7 +138,7 @@ func (s *Service) Refund(ctx context.Context, req *RefundRequest) (*RefundRespon
 				"dropped to make room for newer ones", limit.MaxReceiptAge))
 	}
 	back, err := s.c.Store.Settle(ctx, receipt, receipt.Without(req.Units), s.c.Now())
-	if errors.Is(err, limit.ErrRefundsFull) {
+	if errors.Is(err, limit.ErrSettlementsFull) {
 		return nil, &Error{"resourceexhausted", "too many refunds at the moment; the receipt stays valid",
 			http.StatusTooManyRequests}
 	}

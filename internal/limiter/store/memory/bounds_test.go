@@ -260,7 +260,7 @@ func TestBytesDoNotDrift(t *testing.T) {
 						continue
 					}
 					if _, err := s.Settle(t.Context(), d.Receipt(), d.Receipt().Without(2), now); err != nil &&
-						!errors.Is(err, limit.ErrRefundsFull) {
+						!errors.Is(err, limit.ErrSettlementsFull) {
 						t.Fatal(err)
 					}
 				}

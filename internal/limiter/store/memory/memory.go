@@ -34,7 +34,7 @@
 //   - A tenant that needs a first counter for a limit without values gets [limit.ErrFull].
 //
 // An eighth of the bound is set aside to remember which receipts were refunded, until they expire. If that is full, a
-// refund is [limit.ErrRefundsFull] and gives nothing back, and decisions go on.
+// refund is [limit.ErrSettlementsFull] and gives nothing back, and decisions go on.
 package memory
 
 import (

@@ -46,7 +46,7 @@ func wordOf(id limit.ReceiptID) (w word, bit uint64) {
 func newRefunds(maxBytes int64) refunds { return refunds{maxBytes: maxBytes, forgotten: math.MinInt64} }
 
 // remember notes a receipt as settled. It reports false, and says in out why, if the receipt settles nothing. The
-// error is [limit.ErrRefundsFull] if there is no room.
+// error is [limit.ErrSettlementsFull] if there is no room.
 func (m *refunds) remember(r *limit.Receipt, now int64, out *limit.Settlement) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -63,7 +63,7 @@ func (m *refunds) remember(r *limit.Receipt, now int64, out *limit.Settlement) (
 	_, there := m.young.words[w]
 	if bytes := m.bytes(); !there && bytes+wordBytes > m.maxBytes {
 		return false, fmt.Errorf("memory store, %d of %d bytes of refunds; try again later: %w", bytes, m.maxBytes,
-			limit.ErrRefundsFull)
+			limit.ErrSettlementsFull)
 	}
 	if m.young.words == nil {
 		m.young = generation{make(map[word]uint64), math.MinInt64}

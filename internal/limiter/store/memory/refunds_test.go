@@ -77,7 +77,7 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 				kept++
 				back, err := s.Settle(t.Context(), r, nil, now)
 				switch {
-				case errors.Is(err, limit.ErrRefundsFull):
+				case errors.Is(err, limit.ErrSettlementsFull):
 					refused, lastRefused = refused+1, r
 				case err != nil || len(back.Returned) != 1 || back.Returned[0] != 1 || back.Repeated:
 					t.Fatalf("refund: %+v, %v", back, err)
@@ -104,15 +104,15 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 			if !tc.refused {
 				return
 			}
-			if _, err := s.Settle(t.Context(), lastRefused, nil, now); !errors.Is(err, limit.ErrRefundsFull) {
-				t.Errorf("the refund that was refused, again: %v, want ErrRefundsFull", err)
+			if _, err := s.Settle(t.Context(), lastRefused, nil, now); !errors.Is(err, limit.ErrSettlementsFull) {
+				t.Errorf("the refund that was refused, again: %v, want ErrSettlementsFull", err)
 			}
 			// Four minutes later the refund is still refused. It is made when the store has forgotten the first
 			// refunds.
 			now = now.Add(4 * time.Minute)
 			late := charge(t, s, owner, now, l)
-			if _, err := s.Settle(t.Context(), late, nil, now); !errors.Is(err, limit.ErrRefundsFull) {
-				t.Errorf("while all refunds are remembered: %v, want ErrRefundsFull", err)
+			if _, err := s.Settle(t.Context(), late, nil, now); !errors.Is(err, limit.ErrSettlementsFull) {
+				t.Errorf("while all refunds are remembered: %v, want ErrSettlementsFull", err)
 			}
 			now, full := now.Add(2*time.Minute), s.Bytes()
 			if back, err := s.Settle(t.Context(), late, nil, now); err != nil || back.Returned[0] != 1 {
@@ -163,7 +163,7 @@ func TestRefundedOnceWhateverTheClock(t *testing.T) {
 			receipt := all[max(r.IntN(len(all)), len(all)-1-r.IntN(200))]
 			back, err := s.Settle(t.Context(), receipt, nil, now)
 			switch {
-			case errors.Is(err, limit.ErrRefundsFull):
+			case errors.Is(err, limit.ErrSettlementsFull):
 				full++
 			case err != nil:
 				t.Fatal(err)

@@ -161,7 +161,7 @@ for i = 1, count do
     sunpack('<dddddddddddddd', ARGV[1], 112 * i - 87)
   local id, back = sub(ARGV[2], 17 * i - 16, 17 * i), 0
   local alg, digest = byte(id), sub(id, 2)
-  local p = now < ends and open(k)
+  local p = units > 0 and now < ends and open(k)
   local record = p and p.where[id]
   local fine = true
   if record then
