@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -296,7 +297,7 @@ func (l *Limiter) giveBack(ctx context.Context, all *reservation, totals Costs) 
 		if _, err := l.store.Settle(ctx, part, used, l.c.Now()); err != nil {
 			return fmt.Errorf("%w: %w", ErrReservation, err)
 		}
-		all.parts[i] = part.Rest(used)
+		all.parts[i] = part.Rest(limit.ReceiptID{Hi: rand.Uint64(), Lo: rand.Uint64()}, used)
 	}
 	for unit, n := range totals {
 		all.costs[unit] = n

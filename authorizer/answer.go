@@ -3,6 +3,7 @@ package authorizer
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"net/textproto"
 	"slices"
 	"strings"
@@ -111,9 +112,12 @@ func (a *Answer) RetryAfter() (time.Duration, bool) {
 // Receipt returns the receipt of what an allowed request has charged to the plan's limits. It also has the limits of
 // which the request spends nothing, with 0 units, so that it can be settled to more.
 func (a *Answer) Receipt() *limit.Receipt {
-	request, receipt := &a.planCheck.request, limit.NewReceipt(a.planCheck.request.Owner, a.At.UnixMicro())
+	request := &a.planCheck.request
+	var receipt *limit.Receipt
 	if d := a.planCheck.decisionIfMade(); d != nil {
 		receipt = d.Receipt()
+	} else {
+		receipt = limit.NewReceipt(limit.ReceiptID{Hi: rand.Uint64(), Lo: rand.Uint64()}, request.Owner, a.At.UnixMicro())
 	}
 	if a.limits == nil {
 		return receipt

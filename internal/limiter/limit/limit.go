@@ -262,7 +262,8 @@ func New(l Limit) (*Limit, error) {
 	// What a request turns out to use can pass what a lease of a bucket or of a window that slides holds: the bound would
 	// then hold as of the last lease only, and not as of the last request.
 	out.Exact = out.Exact || out.Unit != Requests && slices.ContainsFunc(out.Tiers, func(t Tier) bool {
-		return t.Algorithm != FixedWindow && t.Algorithm != Quota
+		leasing := t.Leasing()
+		return !leasing.Ends || leasing.Weighs || leasing.Apart
 	})
 	out.compiled, out.valued, out.idHash = true, out.Per != PerTenant, hashText(out.ID)
 	out.usable = out.Mode != Off

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -76,9 +75,10 @@ func (d *Decision) Receipt() *Receipt {
 	return rec
 }
 
-// NewReceipt returns the receipt, with a name of its own, of a decision that charged nothing at a time, µs since 1970.
-func NewReceipt(owner Owner, at int64) *Receipt {
-	return &Receipt{id: ReceiptID{rand.Uint64(), rand.Uint64()}, owner: owner, issued: at}
+// NewReceipt returns the receipt of a decision that charged nothing at a time, µs since 1970. No other receipt may have
+// its ID: let it be random.
+func NewReceipt(id ReceiptID, owner Owner, at int64) *Receipt {
+	return &Receipt{id: id, owner: owner, issued: at}
 }
 
 // Cover adds the counters of a charge of which nothing was charged, so that a settlement can charge them.
@@ -88,9 +88,9 @@ func (r *Receipt) Cover(c Charge) {
 	}
 }
 
-// Rest returns the receipt, with a name of its own, of what stays charged after r is settled to what was used.
-func (r *Receipt) Rest(used []int64) *Receipt {
-	rest := NewReceipt(r.owner, r.issued)
+// Rest returns the receipt, with the given ID, of what stays charged after r is settled to what was used.
+func (r *Receipt) Rest(id ReceiptID, used []int64) *Receipt {
+	rest := NewReceipt(id, r.owner, r.issued)
 	rest.kept, rest.entries = r.kept, slices.Clone(r.entries)
 	for i := range rest.entries {
 		rest.entries[i].Units -= r.Unused(i, used)
