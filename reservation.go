@@ -192,7 +192,8 @@ func (l *Limiter) Update(ctx context.Context, r Reservation, total Costs, ttl ti
 		return Decision{}, fmt.Errorf("%w: %w", ErrCost, err)
 	}
 	if ttl <= 0 || ttl > MaxReservation {
-		return Decision{}, fmt.Errorf("%w: a time of %s is not above 0 and at most %s", ErrReservation, ttl, MaxReservation)
+		return Decision{}, fmt.Errorf("%w: a time of %s is not above 0 and at most %s", ErrReservation, ttl,
+			MaxReservation)
 	}
 	if all == nil {
 		return Decision{}, fmt.Errorf("%w: the request was denied, and reserved nothing", ErrReservation)
@@ -248,8 +249,8 @@ func (s *reservation) changes(total Costs) (more, less Costs, err error) {
 		switch {
 		case !counted: // no limit has this unit
 		case !named:
-			return nil, nil, fmt.Errorf("%w: the estimate did not name %s, so its limits were charged what the plan says",
-				ErrCost, unit)
+			return nil, nil, fmt.Errorf("%w: the estimate did not name %s, so its limits were charged what the plan "+
+				"says", ErrCost, unit)
 		case n > before:
 			more[unit], any = n-before, true
 		case n < before:

@@ -117,7 +117,8 @@ func (a *Answer) Receipt() *limit.Receipt {
 	if d := a.planCheck.decisionIfMade(); d != nil {
 		receipt = d.Receipt()
 	} else {
-		receipt = limit.NewReceipt(limit.ReceiptID{Hi: rand.Uint64(), Lo: rand.Uint64()}, request.Owner, a.At.UnixMicro())
+		id := limit.ReceiptID{Hi: rand.Uint64(), Lo: rand.Uint64()}
+		receipt = limit.NewReceipt(id, request.Owner, a.At.UnixMicro())
 	}
 	if a.limits == nil {
 		return receipt
@@ -125,7 +126,8 @@ func (a *Answer) Receipt() *limit.Receipt {
 	a.attributes.Cost, a.attributes.Costs = 0, a.limits.UnitCosts()
 	for _, c := range a.limits.AppendCharges(nil, &a.attributes) {
 		isCharged := func(o limit.Charge) bool { return o.Limit == c.Limit && o.Value == c.Value }
-		if c.Cost == 1 && !slices.ContainsFunc(request.Charges, isCharged) { // a limit that is withheld has another cost
+		// A limit that is withheld has another cost.
+		if c.Cost == 1 && !slices.ContainsFunc(request.Charges, isCharged) {
 			receipt.Cover(c)
 		}
 	}

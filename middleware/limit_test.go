@@ -485,8 +485,8 @@ func TestCosts(t *testing.T) {
 	}
 }
 
-// Guarantees that a request is charged what its response turns out to have used, whatever the handler does, and that the
-// estimate stays if the handler panics.
+// Guarantees that a request is charged what its response turns out to have used, whatever the handler does, and that
+// the estimate stays if the handler panics.
 func TestReservation(t *testing.T) {
 	text := strings.Replace(limits, "burst: 5 }", "burst: 5 }, { id: sent, unit: bytes, cost: 40, "+
 		"algorithm: fixed_window, threshold: 1000, period: 1h }", 1)

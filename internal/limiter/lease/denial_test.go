@@ -255,7 +255,8 @@ func TestEarlyDenials(t *testing.T) {
 		}
 		now, want := noon.Add(time.Minute), int64(0)
 		if refunded {
-			if back, err := s.Settle(t.Context(), d.Receipt(), d.Receipt().Without(1), noon); err != nil || back.Returned[0] != 1 {
+			back, err := s.Settle(t.Context(), d.Receipt(), d.Receipt().Without(1), noon)
+			if err != nil || back.Returned[0] != 1 {
 				t.Fatal(err)
 			}
 			now, want = noon.Add(30*time.Second), 3

@@ -47,8 +47,8 @@ func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
 	b := &leakyBucket{rate: t.Threshold, period: t.Period.Microseconds()}
 	b.num, b.den = lowestTerms(b.rate, b.period)
 	if l.Unit != Requests {
-		bad("algorithm", "%s cannot count %s: it can owe no more than one period, and a request may turn out to use more "+
-			"than it was charged; use token_bucket", t.Algorithm, l.Unit)
+		bad("algorithm", "%s cannot count %s: it can owe no more than one period, and a request may turn out to use "+
+			"more than it was charged; use token_bucket", t.Algorithm, l.Unit)
 		return b
 	}
 	largest := min(b.rate, max(l.MaxCost, 1))

@@ -259,8 +259,8 @@ func New(l Limit) (*Limit, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	// What a request turns out to use can pass what a lease of a bucket or of a window that slides holds: the bound would
-	// then hold as of the last lease only, and not as of the last request.
+	// What a request turns out to use can pass what a lease of a bucket or of a window that slides holds: the bound
+	// would then hold as of the last lease only, and not as of the last request.
 	out.Exact = out.Exact || out.Unit != Requests && slices.ContainsFunc(out.Tiers, func(t Tier) bool {
 		leasing := t.Leasing()
 		return !leasing.Ends || leasing.Weighs || leasing.Apart

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// MaxReceiptAge is how long after its decision a receipt can be settled, unless [Receipt.KeepFor] sets another time.
-	// It bounds what stores must remember of settlements, however long a limit's windows are.
+	// MaxReceiptAge is how long after its decision a receipt can be settled, unless [Receipt.KeepFor] sets another
+	// time. It bounds what stores must remember of settlements, however long a limit's windows are.
 	MaxReceiptAge = 5 * time.Minute
 
 	// MaxKept is the longest time for which a receipt is kept without being settled or kept anew.
@@ -35,7 +35,7 @@ type ReceiptEntry struct {
 	Value Value
 	Units int64 // charged
 
-	asked Value // that the request named; Value is another one if the counter is shared by values beyond the limit's bound
+	asked Value // that the request named; Value is another one for values beyond the bound of the limit
 
 	at  int64 // what was charged, see [ReceiptEntry.At]
 	end int64 // from this time on nothing is given back, µs since 1970
@@ -135,8 +135,8 @@ func (r *Receipt) KeepFor(life time.Duration) { r.kept = life.Microseconds() }
 func (e *ReceiptEntry) At() int64 { return e.at }
 
 // EntryParams are the numbers of a receipt's entry that [ReceiptEntry.GiveBack] goes by, for stores that give back
-// elsewhere (in a script). Together with the tier's [Params] they say all that GiveBack knows. What an algorithm does not
-// use is zero.
+// elsewhere (in a script). Together with the tier's [Params] they say all that GiveBack knows. What an algorithm does
+// not use is zero.
 type EntryParams struct {
 	At       int64 // what was charged, see [ReceiptEntry.At]
 	End      int64 // from this time on nothing is given back, µs since 1970
@@ -156,9 +156,9 @@ func (e *ReceiptEntry) Params() EntryParams {
 	}
 }
 
-// Until is the time, µs since 1970, from which on the receipt settles nothing. A store remembers a settled receipt until
-// then, and no longer. If the receipt is not kept for a time of its own, it ends as soon as nothing that it names can be
-// given back any more, with MaxSkew to spare for clocks that differ.
+// Until is the time, µs since 1970, from which on the receipt settles nothing. A store remembers a settled receipt
+// until then, and no longer. If the receipt is not kept for a time of its own, it ends as soon as nothing that it names
+// can be given back any more, with MaxSkew to spare for clocks that differ.
 func (r *Receipt) Until() int64 {
 	if r.kept > 0 {
 		return r.expiry()
@@ -227,8 +227,8 @@ func (e *ReceiptEntry) GiveBack(s *State, units, now int64) int64 {
 }
 
 // Overage is the request that charges what was used beyond what a receipt's decision charged. It charges without a
-// condition, at the time of its own decision: each of its leases needs nothing, and has a correction above zero. Charged
-// to the windows of the receipt it would be free once these have ended.
+// condition, at the time of its own decision: each of its leases needs nothing, and has a correction above zero.
+// Charged to the windows of the receipt it would be free once these have ended.
 type Overage struct {
 	Request
 	entries []int // of each lease: the receipt's entry that it is for; -1 if nothing is charged to its tier

@@ -33,8 +33,8 @@ var (
 	// ErrContended means that other requests changed the counters of the request at each of the store's tries.
 	ErrContended error = answer("other requests changed the counters at each try")
 
-	// ErrSettlementsFull means that the store remembers as many settlements as it may. The receipt stays valid: the same
-	// call can succeed later, until the receipt expires.
+	// ErrSettlementsFull means that the store remembers as many settlements as it may. The receipt stays valid: the
+	// same call can succeed later, until the receipt expires.
 	ErrSettlementsFull error = answer("too many settlements within the life of a receipt")
 )
 
@@ -91,8 +91,8 @@ type Store interface {
 	// that still count; a bucket gets back no units that it would have lost by now for being full if it had not been
 	// charged. Units that were used and not charged are charged now, also beyond the limit.
 	//
-	// After an error, the same call may be made again. ErrSettlementsFull means that nothing was changed and that the same
-	// call may succeed later. ErrInvalidRequest means that used does not fit the receipt.
+	// After an error, the same call may be made again. ErrSettlementsFull means that nothing was changed and that the
+	// same call may succeed later. ErrInvalidRequest means that used does not fit the receipt.
 	Settle(ctx context.Context, r *Receipt, used []int64, now time.Time) (Settlement, error)
 
 	// Accepts says whether the store can keep the limit's counters; the error says why not.

@@ -593,10 +593,10 @@ func (b *tokenBucket) releaseLate(s *State, units, until, now int64) {
 	x.refunds = x.refunds.plus(grains, seen.asOf)
 }
 
-// replay takes the units off the present level. The parameter at is the time up to which the caller has left out what was
-// refilled since the units were admitted. What has been refilled after that is not left out here. Units as of a time
-// more than fullIn ago are ignored. The level does not fall below -full, so that an error of the caller is repaid soon;
-// units of AtDecision were used for certain, and take it as low as the state can hold.
+// replay takes the units off the present level. The parameter at is the time up to which the caller has left out what
+// was refilled since the units were admitted. What has been refilled after that is not left out here. Units as of a
+// time more than fullIn ago are ignored. The level does not fall below -full, so that an error of the caller is repaid
+// soon; units of AtDecision were used for certain, and take it as low as the state can hold.
 func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) int64 {
 	if now-at >= b.fullIn || units == 0 {
 		return 0

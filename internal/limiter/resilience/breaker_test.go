@@ -168,7 +168,8 @@ func TestBreakerOpens(t *testing.T) {
 			if err := b.Peek(t.Context(), req, time.Now(), &d); !errors.Is(err, resilience.ErrBreakerOpen) {
 				t.Fatalf("err = %v", err)
 			}
-			if _, err := b.Settle(t.Context(), d.Receipt(), nil, time.Now()); !errors.Is(err, resilience.ErrBreakerOpen) {
+			_, err := b.Settle(t.Context(), d.Receipt(), nil, time.Now())
+			if !errors.Is(err, resilience.ErrBreakerOpen) {
 				t.Fatalf("err = %v", err)
 			}
 		}

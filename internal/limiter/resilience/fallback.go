@@ -442,7 +442,9 @@ func (f *Fallback) addPending(req *limit.Request, now time.Time, x *scratch, cau
 // Settle corrects what a decision charged, in the store or in the local store, whichever made the receipt. Units that
 // were charged to the local store and not used are then no longer pending for the replay; if they have been replayed
 // already, they stay charged in the store. Units beyond what the local store charged become pending. See [limit.Store].
-func (f *Fallback) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
+func (f *Fallback) Settle(
+	ctx context.Context, r *limit.Receipt, used []int64, now time.Time,
+) (limit.Settlement, error) {
 	out, err := r.BeginSettle(used)
 	if err != nil {
 		return out, err

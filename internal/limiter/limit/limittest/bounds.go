@@ -9,8 +9,8 @@ import (
 )
 
 // OverBound describes the first interval in which a counter admitted more, net of refunds, than the bound of its
-// algorithm allows (design §5). What was used beyond a receipt was not admitted, and is left out. It returns "" if there is none. The bound of a limit that was changed is that of its
-// largest numbers.
+// algorithm allows (design §5). What was used beyond a receipt was not admitted, and is left out. It returns "" if
+// there is none. The bound of a limit that was changed is that of its largest numbers.
 func (m *Model) OverBound() string {
 	for name, c := range m.counters {
 		if over := c.overBound(); over != "" {

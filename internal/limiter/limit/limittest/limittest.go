@@ -85,8 +85,8 @@ type testCase struct {
 
 // cases returns all guarantees of the contract.
 func cases() []testCase {
-	return slices.Concat(basicCases, atomicCases, keyCases, shadowCases, refundCases, settleCases, changeCases, clockCases,
-		requestCases, concurrencyCases, scriptCases, leaseCases)
+	return slices.Concat(basicCases, atomicCases, keyCases, shadowCases, refundCases, settleCases, changeCases,
+		clockCases, requestCases, concurrencyCases, scriptCases, leaseCases)
 }
 
 // Names lists the guarantees of the contract, in the order in which they are run.

@@ -55,7 +55,8 @@ func kept(d *limit.Decision) *limit.Receipt {
 
 func (s *subject) wantSettled(what string, got limit.Settlement, returned, charged int64) {
 	s.Helper()
-	if got.Returned[0] != returned || got.Charged[0] != charged || got.Uncharged[0] != 0 || got.Repeated || got.Expired {
+	if got.Returned[0] != returned || got.Charged[0] != charged || got.Uncharged[0] != 0 || got.Repeated ||
+		got.Expired {
 		s.Errorf("%s: %+v, want %d returned and %d charged", what, got, returned, charged)
 	}
 }

@@ -241,7 +241,8 @@ func TestLargestChain(t *testing.T) {
 			t.Errorf("%s: %v, allowed %t", who, err, d.Allowed)
 			continue
 		}
-		if back, err := s.Settle(t.Context(), d.Receipt(), nil, noon.Add(time.Minute)); err != nil || back.Returned[0] != 1 {
+		back, err := s.Settle(t.Context(), d.Receipt(), nil, noon.Add(time.Minute))
+		if err != nil || back.Returned[0] != 1 {
 			t.Errorf("%s: a refund gives back %v, %v; want all units", who, back.Returned, err)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 )
 
 // Settle corrects what a decision charged. It is one transaction over the items that get units back, those that are
-// charged what was used beyond the receipt, and an item that remembers the receipt. For each try, settle reads the items
-// and composes the updates (giveBackEntry for each counter that gets units back, chargeOverage for the others), and
-// write sends them. See [limit.Store].
+// charged what was used beyond the receipt, and an item that remembers the receipt. For each try, settle reads the
+// items and composes the updates (giveBackEntry for each counter that gets units back, chargeOverage for the others),
+// and write sends them. See [limit.Store].
 func (s *Store) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
 	if err := ctx.Err(); err != nil {
 		return limit.Settlement{}, err
@@ -44,7 +44,8 @@ func (s *Store) Settle(ctx context.Context, r *limit.Receipt, used []int64, now 
 		}
 		out, done, err := try.settle(ctx)
 		if err != nil {
-			return limit.Settlement{}, fmt.Errorf("settle for owner %q on table %s: %w", r.Owner().Name, *s.tableName, err)
+			return limit.Settlement{}, fmt.Errorf("settle for owner %q on table %s: %w", r.Owner().Name, *s.tableName,
+				err)
 		}
 		if done {
 			return out, nil

@@ -98,7 +98,8 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 			if got := s.Bytes(); got > tc.maxBytes {
 				t.Errorf("the store takes %d bytes, want at most %d", got, tc.maxBytes)
 			}
-			if back, err := s.Settle(t.Context(), last, nil, now); err != nil || !back.Repeated || back.Returned[0] != 0 {
+			back, err := s.Settle(t.Context(), last, nil, now)
+			if err != nil || !back.Repeated || back.Returned[0] != 0 {
 				t.Errorf("a repeated refund gives back %+v, %v; want nothing", back, err)
 			}
 			if !tc.refused {

@@ -30,8 +30,8 @@ const (
 )
 
 // Settle corrects what a decision charged, in one round trip. See [limit.Store]. settleArgs encodes the receipt for
-// settle.lua, and decodeSettlement reads its reply. A settlement whose reply is lost may have been made. Asking again is
-// safe, because the server remembers the receipt until it expires.
+// settle.lua, and decodeSettlement reads its reply. A settlement whose reply is lost may have been made. Asking again
+// is safe, because the server remembers the receipt until it expires.
 func (s *Store) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
 	if err := ctx.Err(); err != nil {
 		return limit.Settlement{}, err
@@ -153,7 +153,8 @@ func decodeSettlement(
 		r.isMalformed = true
 	}
 	if r.isMalformed || len(r.unread) > 0 {
-		return fmt.Errorf("%w: %d bytes for a settlement of %d entries", errMalformedReply, len(reply), len(out.Returned))
+		return fmt.Errorf("%w: %d bytes for a settlement of %d entries", errMalformedReply, len(reply),
+			len(out.Returned))
 	}
 	return nil
 }

@@ -1,18 +1,18 @@
 -- settle.lua makes one settlement: it gives back what of a receipt's entries was not used, and charges what was used
 -- beyond them, or it does nothing. It gives back the same as limit.ReceiptEntry.GiveBack, to the unit: it uses integers
--- of at most 2^53 only, and never rounds. The package comment of package redis describes the layout of packs. shared.lua
--- and decide.lua go before this file.
+-- of at most 2^53 only, and never rounds. The package comment of package redis describes the layout of packs.
+-- shared.lua and decide.lua go before this file.
 --
--- KEYS[1] is the key that remembers the receipt; then come packs and sorted sets, and then the keys of the decision that
--- charges. ARGV[1] holds doubles: the time (below zero: use the server's clock), the time from which the receipt settles
--- nothing, the number of entries, 14 numbers for each entry, and the number of keys before those of the decision. The 14
--- numbers are the numbers of the keys of the entry's pack and of its sorted set (0: none), the units to give back, the
--- time from which the entry gives nothing back, the time of the charge, the rate by which the state was counted, and the
--- eight numbers of algorithm.refundNumbers. ARGV[2] holds the heads of the entries' tiers (17 bytes each), and ARGV[3]
--- the text of the decision for decide, or nothing.
+-- KEYS[1] is the key that remembers the receipt; then come packs and sorted sets, and then the keys of the decision
+-- that charges. ARGV[1] holds doubles: the time (below zero: use the server's clock), the time from which the receipt
+-- settles nothing, the number of entries, 14 numbers for each entry, and the number of keys before those of the
+-- decision. The 14 numbers are the numbers of the keys of the entry's pack and of its sorted set (0: none), the units
+-- to give back, the time from which the entry gives nothing back, the time of the charge, the rate by which the state
+-- was counted, and the eight numbers of algorithm.refundNumbers. ARGV[2] holds the heads of the entries' tiers (17
+-- bytes each), and ARGV[3] the text of the decision for decide, or nothing.
 --
--- settle.go writes the arguments and reads the reply, all doubles: the time, the result (0: made, 1: made before, 2: too
--- late) and, if the settlement was made, the units that each entry gave back, and then the reply of decide.
+-- settle.go writes the arguments and reads the reply, all doubles: the time, the result (0: made, 1: made before, 2:
+-- too late) and, if the settlement was made, the units that each entry gave back, and then the reply of decide.
 --
 -- The heads of the marks of a token_bucket begin with 133 (what was refunded), 197 (what is leased) or 229 (what may
 -- come back late).

@@ -161,8 +161,8 @@ func (s *Store) position(known *backends, l *limit.Limit) (int, error) {
 }
 
 // Settle corrects what a decision charged, in each store. If one store fails, or remembers too many settlements
-// ([limit.ErrSettlementsFull]), others may have settled their parts. Calling Settle again settles what is still missing. See
-// [limit.Store].
+// ([limit.ErrSettlementsFull]), others may have settled their parts. Calling Settle again settles what is still
+// missing. See [limit.Store].
 func (s *Store) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
 	out, err := r.BeginSettle(used)
 	if err != nil {

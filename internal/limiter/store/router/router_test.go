@@ -41,7 +41,9 @@ func (a *unavailable) Peek(ctx context.Context, req *limit.Request, now time.Tim
 	return a.Store.Peek(ctx, req, now, d)
 }
 
-func (a *unavailable) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
+func (a *unavailable) Settle(
+	ctx context.Context, r *limit.Receipt, used []int64, now time.Time,
+) (limit.Settlement, error) {
 	if a.failing.Load() {
 		return limit.Settlement{}, errUnavailable
 	}
