@@ -242,7 +242,7 @@ func (s *reservation) changes(total Costs) (more, less Costs, err error) {
 			more[e.Tier.Limit().Unit] = 0
 		}
 	}
-	any := false
+	isMore := false
 	for unit, n := range total {
 		_, counted := more[unit]
 		before, named := s.costs[unit]
@@ -252,12 +252,12 @@ func (s *reservation) changes(total Costs) (more, less Costs, err error) {
 			return nil, nil, fmt.Errorf("%w: the estimate did not name %s, so its limits were charged what the plan "+
 				"says", ErrCost, unit)
 		case n > before:
-			more[unit], any = n-before, true
+			more[unit], isMore = n-before, true
 		case n < before:
 			less[unit] = n
 		}
 	}
-	if !any {
+	if !isMore {
 		more = nil
 	}
 	return more, less, nil

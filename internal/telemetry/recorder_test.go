@@ -656,18 +656,3 @@ func TestRecordingDoesNotAllocate(t *testing.T) {
 		}
 	}
 }
-
-// counted fails the benchmark unless the lines count n decisions, so that what was measured is the counting.
-func counted(b *testing.B, out *lines, r *telemetry.Recorder, n int) {
-	b.Helper()
-	b.StopTimer()
-	sum := int64(0)
-	for _, d := range out.flushed(b, r) {
-		sum += int64(d.number(b, "decisions"))
-		// lines of a clock that stands still, whose writing fell behind
-		sum += int64(d.number(b, "telemetry_lines_lost")) * (1 << 20)
-	}
-	if sum != int64(n) {
-		b.Errorf("%d decisions counted, %d made", sum, n)
-	}
-}

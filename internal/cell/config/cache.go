@@ -371,7 +371,7 @@ func (r *Reader) storeDocuments(flights []*flight, documents []table.Document, f
 	var refused []func()
 	r.mu.Lock()
 	for i, f := range flights {
-		switch d := &documents[i]; {
+		switch d := &documents[i]; { //nolint:gosec // each flight has a document and a form
 		case f.void:
 			f.void = false
 			again = append(again, f)
@@ -381,7 +381,7 @@ func (r *Reader) storeDocuments(flights []*flight, documents []table.Document, f
 			continue
 		case r.flights[f.key] != f: // a later flight has replaced it, and may have found a newer document
 		default:
-			if err := r.store(f.key, d, forms[i]); err != nil {
+			if err := r.store(f.key, d, forms[i]); err != nil { //nolint:gosec // the same
 				refused = append(refused, func() { r.refuse(d.Ref, d.Version, err) })
 			}
 		}

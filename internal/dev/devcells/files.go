@@ -129,13 +129,13 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 			lines = append(lines, "replaces "+d.Name()+author)
 		}
 	}
-	return p.beginWithRefusal(ctx, name, written, lines)
+	return p.beginWithRefusal(ctx, written, lines)
 }
 
 // beginWithRefusal puts before the lines why changes will be refused, one line for each reason. It looks at no more
 // changes than one call writes: of more, the last ones may only be valid after the first ones.
 func (p *Plane) beginWithRefusal(
-	ctx context.Context, name string, changes []operate.Change, lines []string,
+	ctx context.Context, changes []operate.Change, lines []string,
 ) ([]string, error) {
 	if len(lines) == 0 || len(changes) == 0 || len(changes) > operate.MaxChanges {
 		return lines, nil
