@@ -145,9 +145,9 @@ func largest(of map[string]int64, id string, units int64) {
 	}
 }
 
-// counter names what an entry of a receipt was charged to.
+// counter names what an entry of a receipt was charged to, also if the plan was read again in between.
 type counter struct {
-	tier  *limit.Tier
+	tier  string // its identity
 	value limit.Value
 }
 
@@ -157,13 +157,13 @@ func (s *reservation) used(used Costs) [][]int64 {
 	left, last := map[counter]int64{}, map[counter]int{}
 	for i, part := range s.parts {
 		for _, e := range part.Entries() {
-			last[counter{e.Tier, e.Value}] = i
+			last[counter{e.Tier.Identity(), e.Value}] = i
 		}
 	}
 	out := make([][]int64, len(s.parts))
 	for i, part := range s.parts {
 		for _, e := range part.Entries() {
-			c, units := counter{e.Tier, e.Value}, e.Units
+			c, units := counter{e.Tier.Identity(), e.Value}, e.Units
 			if total, named := used[e.Tier.Limit().Unit]; named {
 				if _, known := left[c]; !known {
 					left[c] = total

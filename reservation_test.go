@@ -3,6 +3,8 @@ package sluice_test
 import (
 	"errors"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -269,4 +271,29 @@ func TestTooManySettlements(t *testing.T) {
 	if d := l.Peek(t.Context(), acme, sluice.Request{}); d.Remaining != left {
 		t.Errorf("%d left, want %d", d.Remaining, left)
 	}
+}
+
+// Guarantees that a reservation keeps its sum when the plans are read again between its decisions.
+func TestUpdateAfterReload(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "plans.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(reservable)
+	l := open(t, "", func(c *sluice.Config) { c.Plans, c.PlansData = []string{file}, nil })
+	_, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 250}, time.Hour)
+	write(strings.Replace(reservable, "threshold: 1000", "threshold: 2000", 1))
+	if err := l.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Update(t.Context(), r, sluice.Costs{"tokens": 500}, time.Hour); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 500})
+	if err != nil || len(got.Returned)+len(got.Charged) > 0 {
+		t.Errorf("Settle of what was reserved = %+v, %v; want no change", got, err)
+	}
+	wantLeft(t, l, 99, 1500, 1000)
 }
