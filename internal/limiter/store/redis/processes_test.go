@@ -20,7 +20,7 @@ import (
 )
 
 // childEnv is the environment variable that makes the test binary a process that charges counters. Its value is
-// "algorithm space address".
+// "algorithm space address", or for spendBudget one of its words in place of the algorithm.
 const childEnv = "SLUICE_TEST_CHILD"
 
 const (
@@ -85,6 +85,13 @@ func contestedLimits(a limit.Algorithm) ([]limit.Charge, error) {
 
 // child prints how many decisions of this process were admitted.
 func child(args []string) int {
+	if _, known := limit.ParseAlgorithm(args[0]); !known {
+		if err := spendBudget(args); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	}
 	admitted, err := charge(args)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

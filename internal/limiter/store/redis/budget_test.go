@@ -1,0 +1,283 @@
+package redis_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+)
+
+const (
+	streams  = 50  // of each process, at once
+	estimate = 100 // tokens, at least what a stream uses
+	budget   = streams * processes / 10 * estimate
+)
+
+func budgetLimit() (*limit.Limit, error) {
+	return limit.New(limit.Limit{ID: "tokens", Unit: "tokens", MaxCost: estimate,
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: budget, Period: 24 * time.Hour}}})
+}
+
+// spendBudget runs streams, and prints a line after each reservation ("r") and before each settlement ("s USED"). With "reserve"
+// each of them reserves for one call after the other, until the budget denies it. So it is with "die", but the first
+// five calls never end. With "later" each stream is one call that is charged when it has ended, if anything was left
+// when it began; a line "p" says that all have begun, and they end with the standard input.
+func spendBudget(args []string) error {
+	l, err := budgetLimit()
+	if err != nil {
+		return err
+	}
+	s, err := redis.New(context.Background(), redis.Config{Addrs: args[2:], Deadline: patient})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	s.SetSpace(args[1])
+	s.UseCallerClock()
+	var wg, begun sync.WaitGroup
+	var stuck atomic.Int64
+	begun.Add(streams)
+	stuck.Store(streams)
+	if args[0] == "die" {
+		stuck.Store(0)
+	}
+	errs, end := make(chan error, streams), make(chan struct{})
+	for range streams {
+		wg.Go(func() {
+			if args[0] == "later" {
+				errs <- lateStream(s, l, &begun, end)
+			} else {
+				errs <- reservedStreams(s, l, func() bool { return stuck.Add(1) <= stuckCalls })
+			}
+		})
+	}
+	if args[0] == "later" {
+		begun.Wait()
+		fmt.Println("p")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		close(end)
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stuckCalls is how many calls of the process that is killed never end.
+const stuckCalls = 5
+
+// reservedStreams reserves for one call after the other, and settles each to what it used.
+func reservedStreams(s *redis.Store, l *limit.Limit, isStuck func() bool) error {
+	req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: estimate}}}
+	for {
+		var d limit.Decision
+		if err := s.Decide(context.Background(), req, noon, &d); err != nil || !d.Allowed {
+			return err
+		}
+		fmt.Println("r")
+		if isStuck() {
+			select {}
+		}
+		used := rand.Int64N(estimate + 1)
+		fmt.Println("s", used)
+		r := d.Receipt()
+		r.KeepFor(time.Hour)
+		if _, err := s.Settle(context.Background(), r, []int64{used}, noon); err != nil {
+			return err
+		}
+	}
+}
+
+// lateStream looks whether anything is left, and charges what it used at the end.
+func lateStream(s *redis.Store, l *limit.Limit, begun *sync.WaitGroup, end <-chan struct{}) error {
+	var d limit.Decision
+	req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+	err := s.Peek(context.Background(), req, noon, &d)
+	begun.Done()
+	<-end
+	if err != nil || !d.Allowed {
+		return err
+	}
+	used := rand.Int64N(estimate + 1)
+	req.Leases = []limit.LeaseRequest{{Correction: used, CorrectionAt: limit.AtDecision}}
+	fmt.Println("s", used)
+	return s.Decide(context.Background(), req, noon, &d)
+}
+
+// spender is a process that runs spendBudget, and what it has printed.
+type spender struct {
+	*exec.Cmd
+	in                      io.Closer
+	lines                   *bufio.Scanner
+	reserved, settled, used int64
+}
+
+func spawn(t *testing.T, how, space, addr string) *spender {
+	p := &spender{Cmd: exec.CommandContext(t.Context(), os.Args[0])}
+	p.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s", childEnv, how, space, addr))
+	p.Stderr = os.Stderr
+	in, err := p.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.in, p.lines = in, bufio.NewScanner(out)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// read reads the next line. It returns false at the end.
+func (p *spender) read(t *testing.T) bool {
+	if !p.lines.Scan() {
+		return false
+	}
+	used := int64(0)
+	switch text := p.lines.Text(); {
+	case text == "r":
+		p.reserved++
+	case strings.HasPrefix(text, "s "):
+		if _, err := fmt.Sscanf(text, "s %d", &used); err != nil {
+			t.Error(err)
+		}
+		p.settled++
+		p.used += used
+	}
+	return true
+}
+
+// Guarantees that 200 streams in four processes, one of which is killed, never use more than a budget for 20 of them if
+// each reserves what it uses at most, and that nothing of the budget is lost but what the killed process had reserved.
+// The log says what the same streams use if they are charged when they have ended.
+func TestBudgetProcesses(t *testing.T) {
+	addr, space := address(t), newSpace()
+	dying := spawn(t, "die", space, addr)
+	for dying.reserved < stuckCalls && dying.read(t) {
+	}
+	all := []*spender{dying}
+	var others sync.WaitGroup
+	for range processes - 1 {
+		p := spawn(t, "reserve", space, addr)
+		all = append(all, p)
+		others.Go(func() {
+			p.read(t)
+			_ = dying.Process.Kill() // the first of the others kills it, when it has begun
+			for p.read(t) {
+			}
+			if err := p.Wait(); err != nil || p.reserved != p.settled {
+				t.Errorf("a process ended with %v, and settled %d of %d reservations", err, p.settled, p.reserved)
+			}
+		})
+	}
+	for dying.read(t) {
+	}
+	if err := dying.Wait(); err == nil {
+		t.Error("the process that was to be killed has ended before")
+	}
+	others.Wait()
+	used, unsettled := int64(0), dying.reserved-dying.settled
+	for _, p := range all {
+		used += p.used
+	}
+	if used+unsettled*estimate > budget {
+		t.Errorf("%d tokens were used, and %d are reserved, of a budget of %d", used, unsettled*estimate, budget)
+	}
+	l, err := budgetLimit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := openAt(t, redis.Config{Addrs: []string{addr}})
+	s.SetSpace(space)
+	var d limit.Decision
+	req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+	if err := s.Peek(t.Context(), req, noon, &d); err != nil {
+		t.Fatal(err)
+	}
+	// What the killed process did in its last moment, nobody knows: of each of its streams at most one step.
+	counted := d.Results[0].Used()
+	if least, most := used+stuckCalls*estimate, used+(unsettled+streams)*estimate; counted < least || counted > most {
+		t.Errorf("the counter holds %d tokens, want %d to %d", counted, least, most)
+	}
+	if left := budget - counted; left >= estimate {
+		t.Errorf("%d tokens are left, and streams were denied that reserve %d", left, estimate)
+	}
+
+	var late []*spender
+	for range processes {
+		late = append(late, spawn(t, "later", space+"later.", addr))
+	}
+	for _, p := range late {
+		p.read(t) // they have all begun
+	}
+	later := int64(0)
+	for _, p := range late {
+		_ = p.in.Close()
+		for p.read(t) {
+		}
+		if err := p.Wait(); err != nil {
+			t.Error(err)
+		}
+		later += p.used
+	}
+	t.Logf("with reservations %d of %d tokens were used; charged later, %.1f times the budget", used, budget,
+		float64(later)/budget)
+}
+
+// BenchmarkSettle compares settlements, of less and of more than was charged, with the decisions that they correct.
+func BenchmarkSettle(b *testing.B) {
+	s := open(b, redis.Config{Addrs: []string{address(b)}})
+	s.SetSpace(newSpace())
+	var charges []limit.Charge
+	for _, t := range []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: limit.MaxUnits, Period: time.Hour},
+		{Algorithm: limit.SlidingWindow, Threshold: limit.MaxSlidingUnits, Period: time.Hour},
+		{Algorithm: limit.TokenBucket, Threshold: 1 << 30, Period: time.Second},
+	} {
+		charges = append(charges, limit.Charge{Cost: 10,
+			Limit: build(b, limit.Limit{ID: t.Algorithm.String(), MaxCost: 100, Tiers: []limit.Tier{t}})})
+	}
+	receipts := make([]*limit.Receipt, 0, b.N)
+	decide := func(b *testing.B) {
+		for range b.N {
+			r, err := charged(b, s, charges, 10, time.Now())
+			if err != nil {
+				b.Fatal(err)
+			}
+			r.KeepFor(time.Hour)
+			receipts = append(receipts, r)
+		}
+	}
+	b.Run("decide", decide)
+	for name, used := range map[string]int64{"less": 4, "more": 15} {
+		b.Run(name, func(b *testing.B) {
+			receipts = receipts[:0]
+			decide(b)
+			b.ResetTimer()
+			for _, r := range receipts {
+				if out, err := s.Settle(b.Context(), r, []int64{used, used, used}, time.Now()); err != nil ||
+					out.Repeated || out.Expired {
+					b.Fatal(out, err)
+				}
+			}
+		})
+	}
+}
