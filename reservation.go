@@ -19,15 +19,16 @@ const MaxReservation = limit.MaxKept
 
 // Errors of [Limiter.Update], [Limiter.Settle] and [Limiter.Cancel].
 var (
-	// ErrReservation is wrapped by each error about a reservation. After an error of a store, the same call may be made
-	// again: nothing is charged or given back twice.
+	// ErrReservation is wrapped by each error about a reservation. After an error of a store, make the same call again:
+	// nothing is charged or given back twice.
 	ErrReservation = errors.New("sluice: reservation")
 
 	// ErrReservationEnded means that the time of the reservation is over, or that an Update comes after its settlement.
 	ErrReservationEnded = fmt.Errorf("%w: it has ended", ErrReservation)
 
 	// ErrSettlementsFull means that the counters in memory remember as many settlements as an eighth of Config.Memory
-	// holds. Memory becomes free when these reservations would have ended. The same call may succeed later.
+	// holds. Memory becomes free when the longest of these reservations would have ended. The same call may succeed
+	// later.
 	ErrSettlementsFull = limit.ErrSettlementsFull
 )
 
@@ -37,11 +38,16 @@ var (
 type Reservation struct{ inner *reservation }
 
 type reservation struct {
-	mu      sync.Mutex
-	request authorizer.Request // to charge the same limits once more
-	costs   Costs              // what is charged now of each unit that a cost was named in
-	parts   []*limit.Receipt   // of the decision, and of each update that charged more
-	ended   bool
+	limiter *Limiter
+
+	mu       sync.Mutex
+	request  authorizer.Request // to charge the same limits once more
+	units    map[string]int64   // the units that the plan has
+	costs    Costs              // what is charged now of each unit that a cost was named in
+	parts    []*limit.Receipt   // of the decision, and of each update that charged more
+	lowering Costs              // totals of an update of which it is not known whether it has given back the rest; or nil
+	settling bool               // a settlement has begun; it may have failed
+	ended    bool
 }
 
 // Settlement is what [Limiter.Settle] or [Limiter.Cancel] has changed, by the id of the limit, in its unit. Of a limit
@@ -50,7 +56,7 @@ type Settlement struct {
 	Returned  map[string]int64 // given back: these units were not used, and still counted
 	Charged   map[string]int64 // charged in addition: these units were used beyond the estimate
 	Uncharged map[string]int64 // used beyond the estimate, too, but more than the limit's counter can hold
-	Repeated  bool             // the reservation was settled or cancelled before; nothing has changed
+	Repeated  bool             // it was settled or cancelled before, perhaps by a call that failed; nothing has changed
 }
 
 // Reserve decides as Decide does, and charges the estimate in place of r.Costs. Units that the request turns out not to
@@ -59,17 +65,27 @@ type Settlement struct {
 func (l *Limiter) Reserve(ctx context.Context, who Identity, r Request, estimate Costs, ttl time.Duration) (
 	Decision, Reservation,
 ) {
+	if ttl <= 0 {
+		return l.badTime(ttl), Reservation{}
+	}
 	r.Costs, r.ReserveFor = estimate, ttl
 	d := l.Decide(ctx, who, r)
 	return d, d.reservation
 }
 
+// badTime refuses a request that asks for a reservation of such a time.
+func (l *Limiter) badTime(ttl time.Duration) Decision {
+	err := fmt.Errorf("%w: a time of %s is not above 0 and at most %s", ErrReservation, ttl, MaxReservation)
+	l.mistakes.log(l.c.Log, err)
+	return refusal(err)
+}
+
 // reserved returns the reservation of an allowed request. It also covers the limits of which the request spends nothing
 // so far: it may turn out to use some.
-func reserved(a *authorizer.Answer, req *authorizer.Request, ttl time.Duration) Reservation {
+func (l *Limiter) reserved(a *authorizer.Answer, req *authorizer.Request, ttl time.Duration) Reservation {
 	part := a.Receipt()
 	part.KeepFor(ttl)
-	all := &reservation{request: *req, costs: Costs{}, parts: []*limit.Receipt{part}}
+	all := &reservation{limiter: l, request: *req, units: a.Units(), costs: Costs{}, parts: []*limit.Receipt{part}}
 	for unit, n := range req.Costs {
 		all.costs[unit] = n
 	}
@@ -110,9 +126,10 @@ func (l *Limiter) end(ctx context.Context, r Reservation, use func(*reservation)
 	}
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if l.closed.Load() {
-		return Settlement{}, fmt.Errorf("%w: %w", ErrReservation, ErrClosed)
+	if err := l.mayChange(ctx, all); err != nil {
+		return Settlement{}, err
 	}
+	all.settling = true
 	out := Settlement{Repeated: all.ended, Returned: map[string]int64{}, Charged: map[string]int64{},
 		Uncharged: map[string]int64{}}
 	if all.ended {
@@ -139,31 +156,39 @@ func (l *Limiter) end(ctx context.Context, r Reservation, use func(*reservation)
 	return out, nil
 }
 
+// mayChange returns an error unless the reservation is of this limiter and its last update is complete, which it
+// completes if it can.
+func (l *Limiter) mayChange(ctx context.Context, all *reservation) error {
+	switch {
+	case all.limiter != l:
+		return fmt.Errorf("%w: it is of another limiter", ErrReservation)
+	case l.closed.Load():
+		return fmt.Errorf("%w: %w", ErrReservation, ErrClosed)
+	case all.lowering != nil:
+		return l.giveBack(ctx, all, all.lowering)
+	}
+	return nil
+}
+
 func largest(of map[string]int64, id string, units int64) {
 	if units > of[id] {
 		of[id] = units
 	}
 }
 
-// counter names what an entry of a receipt was charged to, also if the plan was read again in between.
-type counter struct {
-	tier  string // its identity
-	value limit.Value
-}
-
 // used returns, for each part and each of its entries, what was used. What a counter was charged by several parts is
 // used up by the first of them first, and the last one is charged what was used beyond all of them.
 func (s *reservation) used(used Costs) [][]int64 {
-	left, last := map[counter]int64{}, map[counter]int{}
+	left, last := map[limit.Counter]int64{}, map[limit.Counter]int{}
 	for i, part := range s.parts {
 		for _, e := range part.Entries() {
-			last[counter{e.Tier.Identity(), e.Value}] = i
+			last[e.Counter()] = i
 		}
 	}
 	out := make([][]int64, len(s.parts))
 	for i, part := range s.parts {
 		for _, e := range part.Entries() {
-			c, units := counter{e.Tier.Identity(), e.Value}, e.Units
+			c, units := e.Counter(), e.Units
 			if total, named := used[e.Tier.Limit().Unit]; named {
 				if _, known := left[c]; !known {
 					left[c] = total
@@ -182,7 +207,8 @@ func (s *reservation) used(used Costs) [][]int64 {
 // Update makes the reservation cover total, and lets it last for ttl from now on. Units that are more than before are
 // charged like those of a request, all or none: the Decision says whether they were. If they were not, the reservation
 // stays as it was. Units that are less are given back. A unit that is not named stays as it is. A unit that the
-// estimate did not name cannot be named: its limits were charged what the plan says.
+// estimate did not name cannot be named: its limits were charged what the plan says. For more, who calls is found out
+// anew: a token that has expired in between is refused.
 //
 // The Decision has only Allowed and Reason if no more was asked for. The error wraps ErrCost for bad costs,
 // ErrReservationEnded if the reservation was settled or its time is over, or else ErrReservation.
@@ -192,8 +218,7 @@ func (l *Limiter) Update(ctx context.Context, r Reservation, total Costs, ttl ti
 		return Decision{}, fmt.Errorf("%w: %w", ErrCost, err)
 	}
 	if ttl <= 0 || ttl > MaxReservation {
-		return Decision{}, fmt.Errorf("%w: a time of %s is not above 0 and at most %s", ErrReservation, ttl,
-			MaxReservation)
+		return Decision{}, l.badTime(ttl).Err
 	}
 	if all == nil {
 		return Decision{}, fmt.Errorf("%w: the request was denied, and reserved nothing", ErrReservation)
@@ -201,8 +226,11 @@ func (l *Limiter) Update(ctx context.Context, r Reservation, total Costs, ttl ti
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	now := l.c.Now()
-	if all.ended || all.over(now) {
+	if all.settling || all.over(now) {
 		return Decision{}, ErrReservationEnded
+	}
+	if err := l.mayChange(ctx, all); err != nil {
+		return Decision{}, err
 	}
 	more, less, err := all.changes(total)
 	if err != nil {
@@ -215,7 +243,7 @@ func (l *Limiter) Update(ctx context.Context, r Reservation, total Costs, ttl ti
 		}
 	}
 	for _, part := range all.parts {
-		part.KeepFor(time.Duration(now.UnixMicro()-part.Issued())*time.Microsecond + ttl)
+		part.KeepFor(time.Duration(max(now.UnixMicro()-part.Issued(), 0))*time.Microsecond + ttl)
 	}
 	if len(less) > 0 {
 		err = l.giveBack(ctx, all, less)
@@ -237,10 +265,8 @@ func (s *reservation) over(now time.Time) bool {
 // reservation has, or nil if it has nothing more; and the new totals of units that it has less of.
 func (s *reservation) changes(total Costs) (more, less Costs, err error) {
 	more, less = Costs{}, Costs{}
-	for _, part := range s.parts {
-		for _, e := range part.Entries() {
-			more[e.Tier.Limit().Unit] = 0
-		}
+	for unit := range s.units {
+		more[unit] = 0
 	}
 	isMore := false
 	for unit, n := range total {
@@ -285,8 +311,10 @@ func (l *Limiter) reserveMore(ctx context.Context, all *reservation, more Costs)
 }
 
 // giveBack gives back units of the reservation until it has no more than the given totals. A receipt is settled once,
-// so another one takes the place of each that has given units back.
+// so another one takes the place of each that has given units back. After an error, the same totals must be given back
+// before anything else: what has arrived of it is not known.
 func (l *Limiter) giveBack(ctx context.Context, all *reservation, totals Costs) error {
+	all.lowering = totals
 	for i, used := range all.used(totals) {
 		part, unused := all.parts[i], false
 		for j := range part.Entries() {
@@ -295,13 +323,18 @@ func (l *Limiter) giveBack(ctx context.Context, all *reservation, totals Costs) 
 		if !unused {
 			continue
 		}
-		if _, err := l.store.Settle(ctx, part, used, l.c.Now()); err != nil {
+		s, err := l.store.Settle(ctx, part, used, l.c.Now())
+		if err == nil && s.Expired {
+			return ErrReservationEnded
+		}
+		if err != nil {
 			return fmt.Errorf("%w: %w", ErrReservation, err)
 		}
-		all.parts[i] = part.Rest(limit.ReceiptID{Hi: rand.Uint64(), Lo: rand.Uint64()}, used)
+		all.parts[i] = part.Rest(rand.Uint64(), used, s.Returned)
 	}
 	for unit, n := range totals {
 		all.costs[unit] = n
 	}
+	all.lowering = nil
 	return nil
 }

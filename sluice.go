@@ -322,7 +322,7 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 		return refusal(err)
 	}
 	if keep < 0 || keep > MaxReservation {
-		return refusal(fmt.Errorf("%w: a time of %s is outside 0..%s", ErrReservation, keep, MaxReservation))
+		return l.badTime(keep)
 	}
 	ask := l.authorizer.Authorize
 	if peek {
@@ -343,7 +343,7 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 	a.LogRefusal(ctx)
 	d := decisionOf(a)
 	if keep > 0 && d.Allowed {
-		d.reservation = reserved(a, req, keep)
+		d.reservation = l.reserved(a, req, keep)
 	}
 	return d
 }

@@ -114,7 +114,7 @@ func (a *Answer) RetryAfter() (time.Duration, bool) {
 func (a *Answer) Receipt() *limit.Receipt {
 	request := &a.planCheck.request
 	var receipt *limit.Receipt
-	if d := a.planCheck.decisionIfMade(); d != nil {
+	if d := a.planCheck.decisionIfMade(); d != nil && d.ID != (limit.ReceiptID{}) {
 		receipt = d.Receipt()
 	} else {
 		id := limit.ReceiptID{Hi: rand.Uint64(), Lo: rand.Uint64()}
@@ -132,6 +132,14 @@ func (a *Answer) Receipt() *limit.Receipt {
 		}
 	}
 	return receipt
+}
+
+// Units returns the units of all limits that the tenant's plan has.
+func (a *Answer) Units() map[string]int64 {
+	if a.limits == nil {
+		return nil
+	}
+	return a.limits.UnitCosts()
 }
 
 // Path returns the request's path, normalised, for display only. It may hold any byte.

@@ -206,7 +206,7 @@ func (a *Authorizer) decide(ctx context.Context, out *Answer, current Configurat
 
 // nameSource finds the client's address and keeps its anonymous name, if anybody knows the address.
 func (a *Authorizer) nameSource(out *Answer, current Configuration) {
-	if out.request.AddressUnknown || out.request.SkipIPLimits {
+	if out.request.AddressUnknown || out.request.SkipIPLimits && out.request.Peer == "" {
 		return
 	}
 	address := identity.SourceIP(out.request.Peer, out.request.Header[forwardedFor], a.config.TrustedHops)

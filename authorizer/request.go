@@ -33,7 +33,7 @@ type Request struct {
 	AddressUnknown bool
 
 	// SkipIPLimits says that ipLimits do not apply to the request. It is for a host that has admitted the caller
-	// already, and that gives no address.
+	// already. It may leave Peer empty if it knows no address.
 	SkipIPLimits bool
 
 	// Identify returns who calls, if the host has an authentication of its own. If nil, the credentials in Header

@@ -75,7 +75,7 @@ func Behind(source Source) func(http.Handler) http.Handler {
 			default:
 				pass(next, w, r, a.Header.Set,
 					&Caller{Tenant: a.Tenant, Subject: a.Subject, Plan: a.Plan, KeyID: a.KeyID,
-						Anonymous: a.Anonymous, StoreFailed: a.StoreFailed})
+						Anonymous: a.Anonymous, StoreFailed: a.StoreFailed}, nil)
 			}
 		})
 	}

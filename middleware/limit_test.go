@@ -498,8 +498,11 @@ func TestReservation(t *testing.T) {
 		case "copy":
 			w.WriteHeader(http.StatusAccepted)
 			_, _ = io.Copy(w, io.LimitReader(zeros{}, 70))
-		case "panic":
+		case "abort":
+			_, _ = w.Write(make([]byte, 30))
 			panic(http.ErrAbortHandler)
+		case "panic":
+			panic("a defect")
 		}
 	})
 	var seen middleware.Response
@@ -513,7 +516,7 @@ func TestReservation(t *testing.T) {
 		do     string
 		status int
 		bytes  int64
-	}{{"write", 200, 100}, {"copy", 202, 70}, {"nothing", 200, 0}, {"panic", 0, 40}} {
+	}{{"write", 200, 100}, {"copy", 202, 70}, {"nothing", 200, 0}, {"abort", 200, 30}, {"panic", 0, 40}} {
 		func() {
 			defer func() { _ = recover() }()
 			seen = middleware.Response{}

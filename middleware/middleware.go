@@ -70,14 +70,15 @@ func WithObserver(f func(*http.Request, *sluice.Decision)) Option {
 
 // Response is what a handler has answered.
 type Response struct {
-	Status int         // 0 if the handler took over the connection
+	Status int         // 0 if the handler took over the connection, or aborted before it answered
 	Header http.Header // as sent
 	Bytes  int64       // of the body, as sent
 }
 
-// WithReservation makes a reservation of each request's costs, which lasts for ttl, and settles it when the handler has
-// returned, also if the client has gone away. used returns what the request has used, by unit; it is not called if the
-// handler panics, and the costs then count as used. If used is nil, the handler settles the reservation of [Decision].
+// WithReservation makes a reservation of each request's costs, which lasts for ttl, 0 < ttl ≤ sluice.MaxReservation, and
+// settles it when the handler has returned, or has aborted the answer by http.ErrAbortHandler, as a reverse proxy does if
+// the client has gone away. used returns what the request has used, by unit; it is not called after any other panic,
+// and the costs then count as used. If used is nil, the handler settles the reservation of [Decision].
 // See [sluice.Limiter.Settle].
 func WithReservation(ttl time.Duration, used func(*http.Request, *Response) sluice.Costs) Option {
 	return func(o *options) { o.reserve, o.used = ttl, used }
@@ -141,12 +142,13 @@ func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Hand
 				return
 			}
 			ctx := context.WithValue(r.Context(), decisionKey{}, &d)
-			answered := pass(next, w, r.WithContext(ctx), d.SetHeaders,
-				&Caller{Tenant: d.Tenant, Subject: d.Subject, Plan: d.Plan, KeyID: d.KeyID,
-					Anonymous: d.Anonymous, StoreFailed: d.StoreFailed})
+			var ended func(*Response)
 			if o.used != nil && o.reserve > 0 {
-				settle(limiter, r, &d, o.used(r, answered))
+				ended = func(answered *Response) { settle(limiter, r, &d, o.used(r, answered)) }
 			}
+			pass(next, w, r.WithContext(ctx), d.SetHeaders,
+				&Caller{Tenant: d.Tenant, Subject: d.Subject, Plan: d.Plan, KeyID: d.KeyID,
+					Anonymous: d.Anonymous, StoreFailed: d.StoreFailed}, ended)
 		})
 	}
 }
@@ -184,11 +186,11 @@ func Decision(ctx context.Context) (*sluice.Decision, bool) {
 	return d, ok
 }
 
-// pass calls the handler, and returns what it answered. It copies the request's headers before it changes them, because
-// handlers in front still read them.
-func pass(
-	next http.Handler, w http.ResponseWriter, r *http.Request, last func(http.Header), who *Caller,
-) *Response {
+// pass calls the handler. It copies the request's headers before it changes them, because handlers in front still read
+// them. If ended is not nil, it gets what the handler answered, also if the answer was aborted.
+func pass(next http.Handler, w http.ResponseWriter, r *http.Request, last func(http.Header), who *Caller,
+	ended func(*Response),
+) {
 	r = r.WithContext(caller.NewContext(r.Context(), *who))
 	r.Header = maps.Clone(r.Header)
 	if r.Header == nil {
@@ -197,11 +199,23 @@ func pass(
 	forward.Write(r.Header, who)
 	last(w.Header()) // for a handler that reads these headers, or hijacks
 	out := &writer{ResponseWriter: w, last: last}
-	next.ServeHTTP(wrap(out), r)
-	if !out.sent && !out.hijacked { // the server will answer 200, without a body
-		out.status = http.StatusOK
+	if ended == nil {
+		next.ServeHTTP(wrap(out), r)
+		return
 	}
-	return &Response{Status: out.status, Header: w.Header(), Bytes: out.bytes}
+	defer func() {
+		cause := recover()
+		if cause == nil || cause == http.ErrAbortHandler { //nolint:errorlint // the server compares it in this way
+			if cause == nil && !out.sent && !out.hijacked { // the server will answer 200, without a body
+				out.status = http.StatusOK
+			}
+			ended(&Response{Status: out.status, Header: w.Header(), Bytes: out.bytes})
+		}
+		if cause != nil {
+			panic(cause)
+		}
+	}()
+	next.ServeHTTP(wrap(out), r)
 }
 
 // writer sets the rate-limit headers just before the response begins.

@@ -435,8 +435,15 @@ func (v *victim) callers(t *testing.T) []func() error {
 			DisableKeepAlives: each}}
 		t.Cleanup(client.CloseIdleConnections)
 		all = append(all, func() error {
-			resp, err := client.Post(scheme+"://"+v.http+"/json", "application/json", strings.NewReader(
+			req, err := http.NewRequest("POST", scheme+"://"+v.http+"/json", strings.NewReader(
 				`{"domain": "api", "descriptors": [{"entries": [{"key": "tenant", "value": "honest"}]}]}`))
+			if err != nil {
+				return err
+			}
+			// With this header the client sends the request once more if the server has closed the connection since the
+			// last answer, as a server may.
+			req.Header = http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {"1"}}
+			resp, err := client.Do(req)
 			if err != nil {
 				return err
 			}

@@ -88,14 +88,37 @@ func (r *Receipt) Cover(c Charge) {
 	}
 }
 
-// Rest returns the receipt, with the given ID, of what stays charged after r is settled to what was used.
-func (r *Receipt) Rest(id ReceiptID, used []int64) *Receipt {
-	rest := NewReceipt(id, r.owner, r.issued)
+// Rest returns the receipt of what stays charged after r was settled to what was used, which has given back the returned
+// units. Its ID has a random part, so that no other receipt has it, and is of the same store.
+func (r *Receipt) Rest(random uint64, used, returned []int64) *Receipt {
+	const ofNoDecision = 1 << 63 // stores count their own receipts from 0
+	rest := NewReceipt(ReceiptID{Hi: r.id.Hi, Lo: random | ofNoDecision}, r.owner, r.issued)
 	rest.kept, rest.entries = r.kept, slices.Clone(r.entries)
 	for i := range rest.entries {
-		rest.entries[i].Units -= r.Unused(i, used)
+		e := &rest.entries[i]
+		e.Units -= r.Unused(i, used)
+		e.refundedBefore += returned[i] * e.Tier.Params(r.owner).Den // its own refund does not count as another one's
 	}
 	return rest
+}
+
+// Counter names what a request asked to charge, whichever counter it was: that of the limit, or of an instance's part
+// of it; that of the value, or the one of all values beyond the limit's bound.
+type Counter struct {
+	Limit string // its ID
+	Tier  int    // the tier's position
+	Value Value
+}
+
+// Counter names what the request asked to charge.
+func (e *ReceiptEntry) Counter() Counter {
+	c := Counter{Limit: e.Tier.limit.ID, Value: e.asked}
+	for i := range e.Tier.limit.Tiers {
+		if &e.Tier.limit.Tiers[i] == e.Tier {
+			c.Tier = i
+		}
+	}
+	return c
 }
 
 // Issued is the time of the decision by the store's clock, µs since 1970.
@@ -128,7 +151,9 @@ func (r *Receipt) Part(positions []int) *Receipt {
 
 // KeepFor makes the receipt one that can be settled for so long after its decision, whatever could still be given back
 // by then. Nobody else may use the receipt at the same time.
-func (r *Receipt) KeepFor(life time.Duration) { r.kept = life.Microseconds() }
+func (r *Receipt) KeepFor(life time.Duration) {
+	r.kept = max(1, (life + time.Microsecond - 1).Microseconds())
+}
 
 // At says what was charged, µs since 1970: the start of the window or calendar period; of sliding_buckets and a
 // sliding_log, the time of the entry; of a token_bucket and a leaky_bucket, the time of the charge.

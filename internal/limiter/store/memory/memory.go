@@ -258,11 +258,18 @@ func (s *Store) Settle(ctx context.Context, r *limit.Receipt, used []int64, now 
 	if first, err := s.giveBack(r, used, now.UnixMicro(), &out); !first || err != nil {
 		return out, err
 	}
-	if over := r.Overage(used); over != nil {
+	for i := range used { // each counter by itself: if the store is full of others, one may be there and another not
+		part := r.Part([]int{i})
+		over := part.Overage(used[i : i+1])
+		if over == nil {
+			continue
+		}
 		var d limit.Decision
-		// An error means that the store is full of other counters. The units are then reported as not charged.
-		_ = s.Decide(ctx, &over.Request, now, &d)
-		over.Report(&d, &out)
+		// An error means that there is no room for the counter. The units are then reported as not charged.
+		_ = s.Decide(context.WithoutCancel(ctx), &over.Request, now, &d)
+		one, _ := part.BeginSettle(nil)
+		over.Report(&d, &one)
+		out.Charged[i], out.Uncharged[i] = one.Charged[0], one.Uncharged[0]
 	}
 	return out, nil
 }

@@ -29,13 +29,6 @@ end
 if now >= till then return pack('<dd', now, LATE) end
 if call('EXISTS', KEYS[1]) == 1 then return pack('<dd', now, REPEATED) end
 
--- The charge comes first: if it fails, nothing was changed.
-local charged = ''
-if ARGV[3] ~= '' then
-  charged = decide(ARGV[3], (sunpack('<d', ARGV[1], 25 + 112 * count)))
-  if type(charged) == 'table' then return charged end
-end
-
 -- number returns a double of a pack, and fails unless it is an exact integer.
 local function number(v)
   assert(v == math.floor(v) and v >= -MOST and v <= MOST)
@@ -81,6 +74,23 @@ local function open(k)
   if not fine then return unreadable(KEYS[k], 'is not a pack that can be read') end
   packs[k] = {value = value, where = where, armed = armed}
   return packs[k]
+end
+
+-- The charge comes before the refund: if it fails, nothing was changed. Before that, all keys that the refund needs are
+-- read, so that it cannot fail after the charge.
+local charged = ''
+if ARGV[3] ~= '' then
+  for i = 1, count do
+    local k, set, units, ends = sunpack('<dddd', ARGV[1], 112 * i - 87)
+    if units > 0 and now < ends then
+      open(k)
+      if not bad and set > 0 and not common.is_set(KEYS[set]) then unreadable(KEYS[set], 'is not a sorted set') end
+      if bad then return bad end
+    end
+  end
+  packs = {}
+  charged = decide(ARGV[3], (sunpack('<d', ARGV[1], 25 + 112 * count)))
+  if type(charged) == 'table' then return charged end
 end
 
 -- get returns n numbers of a pack, from position at; put overwrites numbers of a pack.

@@ -1,0 +1,130 @@
+package sluice_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+)
+
+// faulty is a store that can be away, and that can lose the replies of settlements that it has made.
+type faulty struct {
+	limit.Store
+
+	away, losesReplies bool
+}
+
+var errAway = errors.New("the store is away")
+
+func (f *faulty) Backend() store.Backend {
+	return store.Backend{Name: "faulty", Counters: f, Keeper: f}
+}
+
+func (f *faulty) Keep(_ context.Context, _ string, value []byte) ([]byte, string, error) {
+	return value, "memory", nil
+}
+
+func (f *faulty) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if f.away {
+		return errAway
+	}
+	return f.Store.Decide(ctx, req, now, d)
+}
+
+func (f *faulty) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
+	if f.away {
+		return limit.Settlement{}, errAway
+	}
+	out, err := f.Store.Settle(ctx, r, used, now)
+	if f.losesReplies {
+		return limit.Settlement{}, errAway
+	}
+	return out, err
+}
+
+func openFaulty(t *testing.T) (*sluice.Limiter, *faulty) {
+	t.Helper()
+	counters, err := memory.New(memory.Config{Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &faulty{Store: counters}
+	return open(t, reservable, func(c *sluice.Config) { c.Store, c.NoLeases = f, true }), f
+}
+
+// Guarantees that a settlement or an update whose reply is lost is completed by the next call, and changes nothing
+// twice, and that a settlement which has begun is not prolonged.
+func TestReservationsWithLostReplies(t *testing.T) {
+	l, f := openFaulty(t)
+	_, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 500}, time.Minute)
+	f.losesReplies = true
+	if _, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 300}); !errors.Is(err, sluice.ErrReservation) {
+		t.Errorf("Settle without a reply: %v", err)
+	}
+	f.losesReplies = false
+	if _, err := l.Update(t.Context(), r, nil, time.Hour); !errors.Is(err, sluice.ErrReservationEnded) {
+		t.Errorf("Update of what is being settled: %v, want ErrReservationEnded", err)
+	}
+	if got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 300}); err != nil || !got.Repeated {
+		t.Errorf("Settle again = %+v, %v; want Repeated", got, err)
+	}
+	wantLeft(t, l, 99, 700, 1000)
+
+	_, r = l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 500}, time.Minute)
+	f.losesReplies = true
+	if _, err := l.Update(t.Context(), r, sluice.Costs{"tokens": 100}, time.Minute); err == nil {
+		t.Error("an update without a reply has no error")
+	}
+	f.losesReplies = false
+	got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 400})
+	if err != nil || got.Charged["tpm"] != 300 {
+		t.Errorf("Settle after an update without a reply = %+v, %v; want 300 charged", got, err)
+	}
+	wantLeft(t, l, 98, 300, 1000)
+}
+
+// Guarantees that a reservation that was partly made while the store was away is settled to its sum.
+func TestReservationsWithoutTheStore(t *testing.T) {
+	l, f := openFaulty(t)
+	_, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 200}, time.Hour)
+	f.away = true
+	if d, err := l.Update(t.Context(), r, sluice.Costs{"tokens": 300}, time.Hour); err != nil || !d.StoreFailed {
+		t.Fatalf("Update without the store: %+v, %v", d, err)
+	}
+	f.away = false
+	if got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 300}); err != nil || len(got.Charged) > 0 {
+		t.Errorf("Settle of the estimate = %+v, %v; want no change", got, err)
+	}
+}
+
+// Guarantees that a reservation of a token bucket which is lowered twice gives everything back.
+func TestLoweredBucket(t *testing.T) {
+	l := open(t, reservable, nil)
+	_, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"bytes": 500}, time.Hour)
+	if _, err := l.Update(t.Context(), r, sluice.Costs{"bytes": 300}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := l.Settle(t.Context(), r, sluice.Costs{"bytes": 100}); err != nil || got.Returned["bpm"] != 200 {
+		t.Errorf("Settle = %+v, %v; want 200 returned", got, err)
+	}
+	if left := leftFor(t, l, onlyBytes); left != 900 {
+		t.Errorf("%d bytes are left, want 900", left)
+	}
+}
+
+// Guarantees that a reservation is settled by its own limiter only.
+func TestForeignReservation(t *testing.T) {
+	l, other := open(t, reservable, nil), open(t, reservable, nil)
+	_, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 500}, time.Hour)
+	if _, err := other.Settle(t.Context(), r, nil); !errors.Is(err, sluice.ErrReservation) {
+		t.Errorf("Settle by another limiter: %v, want ErrReservation", err)
+	}
+	if got, err := l.Cancel(t.Context(), r); err != nil || got.Returned["tpm"] != 500 {
+		t.Errorf("Cancel by its own = %+v, %v", got, err)
+	}
+}
