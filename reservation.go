@@ -45,7 +45,7 @@ type reservation struct {
 	units    map[string]int64   // the units that the plan has
 	costs    Costs              // what is charged now of each unit that a cost was named in
 	parts    []*limit.Receipt   // of the decision, and of each update that charged more
-	lowering Costs              // totals of an update of which it is not known whether it has given back the rest; or nil
+	lowering Costs              // nil, or the totals of an update that may or may not have given back the rest
 	settling bool               // a settlement has begun; it may have failed
 	ended    bool
 }

@@ -75,11 +75,11 @@ type Response struct {
 	Bytes  int64       // of the body, as sent
 }
 
-// WithReservation makes a reservation of each request's costs, which lasts for ttl, 0 < ttl ≤ sluice.MaxReservation, and
-// settles it when the handler has returned, or has aborted the answer by http.ErrAbortHandler, as a reverse proxy does if
-// the client has gone away. used returns what the request has used, by unit; it is not called after any other panic,
-// and the costs then count as used. If used is nil, the handler settles the reservation of [Decision].
-// See [sluice.Limiter.Settle].
+// WithReservation makes a reservation of each request's costs, which lasts for ttl, 0 < ttl ≤ sluice.MaxReservation,
+// and settles it when the handler has returned, or has aborted the answer by http.ErrAbortHandler, as a reverse proxy
+// does if the client has gone away. used returns what the request has used, by unit; it is not called after any other
+// panic, and the costs then count as used. If used is nil, the handler settles the reservation of [Decision]. See
+// [sluice.Limiter.Settle].
 func WithReservation(ttl time.Duration, used func(*http.Request, *Response) sluice.Costs) Option {
 	return func(o *options) { o.reserve, o.used = ttl, used }
 }

@@ -88,8 +88,8 @@ func (r *Receipt) Cover(c Charge) {
 	}
 }
 
-// Rest returns the receipt of what stays charged after r was settled to what was used, which has given back the returned
-// units. Its ID has a random part, so that no other receipt has it, and is of the same store.
+// Rest returns the receipt of what stays charged after r was settled to what was used, which has given back the
+// returned units. Its ID has a random part, so that no other receipt has it, and is of the same store.
 func (r *Receipt) Rest(random uint64, used, returned []int64) *Receipt {
 	const ofNoDecision = 1 << 63 // stores count their own receipts from 0
 	rest := NewReceipt(ReceiptID{Hi: r.id.Hi, Lo: random | ofNoDecision}, r.owner, r.issued)

@@ -29,10 +29,10 @@ func budgetLimit() (*limit.Limit, error) {
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: budget, Period: 24 * time.Hour}}})
 }
 
-// spendBudget runs streams, and prints a line after each reservation ("r") and before each settlement ("s USED"). With "reserve"
-// each of them reserves for one call after the other, until the budget denies it. So it is with "die", but the first
-// five calls never end. With "later" each stream is one call that is charged when it has ended, if anything was left
-// when it began; a line "p" says that all have begun, and they end with the standard input.
+// spendBudget runs streams, and prints a line after each reservation ("r") and before each settlement ("s USED"). With
+// "reserve" each of them reserves for one call after the other, until the budget denies it. So it is with "die", but
+// the first five calls never end. With "later" each stream is one call that is charged when it has ended, if anything
+// was left when it began; a line "p" says that all have begun, and they end with the standard input.
 func spendBudget(args []string) error {
 	l, err := budgetLimit()
 	if err != nil {
@@ -64,7 +64,7 @@ func spendBudget(args []string) error {
 	}
 	if args[0] == "later" {
 		begun.Wait()
-		fmt.Println("p")
+		fmt.Fprintln(os.Stdout, "p")
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		close(end)
 	}
@@ -89,12 +89,12 @@ func reservedStreams(s *redis.Store, l *limit.Limit, isStuck func() bool) error 
 		if err := s.Decide(context.Background(), req, noon, &d); err != nil || !d.Allowed {
 			return err
 		}
-		fmt.Println("r")
+		fmt.Fprintln(os.Stdout, "r")
 		if isStuck() {
 			select {}
 		}
 		used := rand.Int64N(estimate + 1)
-		fmt.Println("s", used)
+		fmt.Fprintln(os.Stdout, "s", used)
 		r := d.Receipt()
 		r.KeepFor(time.Hour)
 		if _, err := s.Settle(context.Background(), r, []int64{used}, noon); err != nil {
@@ -115,7 +115,7 @@ func lateStream(s *redis.Store, l *limit.Limit, begun *sync.WaitGroup, end <-cha
 	}
 	used := rand.Int64N(estimate + 1)
 	req.Leases = []limit.LeaseRequest{{Correction: used, CorrectionAt: limit.AtDecision}}
-	fmt.Println("s", used)
+	fmt.Fprintln(os.Stdout, "s", used)
 	return s.Decide(context.Background(), req, noon, &d)
 }
 
