@@ -61,19 +61,24 @@ func (q *query) release() {
 // scriptArgs returns the arguments for decide.lua after encode: two places for the command and the script, the keys,
 // and the text.
 func (q *query) scriptArgs() []any {
+	q.args = append(q.args[:0], nil, nil, len(q.keyEnds))
+	for i := range q.splitKeys() {
+		q.args = append(q.args, &q.keyArgs[i])
+	}
+	q.textArg = q.text
+	q.args = append(q.args, &q.textArg)
+	return q.args
+}
+
+// splitKeys writes the keys to q.keyArgs, one by one, and returns them.
+func (q *query) splitKeys() []string {
 	all, start := string(q.keys), 0
 	q.keyArgs = q.keyArgs[:0]
 	for _, end := range q.keyEnds {
 		q.keyArgs = append(q.keyArgs, all[start:end])
 		start = end
 	}
-	q.args = append(q.args[:0], nil, nil, len(q.keyEnds))
-	for i := range q.keyArgs {
-		q.args = append(q.args, &q.keyArgs[i])
-	}
-	q.textArg = q.text
-	q.args = append(q.args, &q.textArg)
-	return q.args
+	return q.keyArgs
 }
 
 var queries = sync.Pool{New: func() any { return new(query) }}

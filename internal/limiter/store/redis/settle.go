@@ -14,9 +14,14 @@ import (
 //go:embed settle.lua
 var settleSource string
 
-var settleScript = sync.OnceValue(func() *script {
-	return newScript(sharedSource + replyTime + decideSource + settleSource)
-})
+// refundScript settles if nothing was used beyond the receipt, and settleScript also charges what was. They are two
+// scripts because Redis runs a script from its first line, and would make all that decide.lua defines for each refund.
+var (
+	refundScript = sync.OnceValue(func() *script { return newScript(sharedSource + settleSource) })
+	settleScript = sync.OnceValue(func() *script {
+		return newScript(sharedSource + replyTime + decideSource + settleSource)
+	})
+)
 
 // refundEra is added to the total of a bucket's refunds if the bucket's rate changes after a refund, so that receipts
 // from before the change give nothing back. The core adds the same. The units of a mark stay below refundEra.
@@ -42,14 +47,15 @@ func (s *Store) Settle(ctx context.Context, r *limit.Receipt, used []int64, now 
 	}
 	q := queries.Get().(*query)
 	defer q.release()
-	over := r.Overage(used)
+	over, sc := r.Overage(used), refundScript
 	if over != nil {
+		sc = settleScript
 		q.begin(s, &over.Request, now.UnixMicro(), true)
 		q.encode()
 	}
 	within := withTimeout(ctx, s.deadline)
 	defer within.release()
-	reply, err := s.runScript(within, settleScript(), s.settleArgs(r, used, now, q, over))
+	reply, err := s.runScript(within, sc(), s.settleArgs(r, used, now, q, over))
 	if err == nil {
 		err = decodeSettlement(reply, r, q, over, &out)
 	}
@@ -98,10 +104,8 @@ func (s *Store) settleArgs(r *limit.Receipt, used []int64, now time.Time, q *que
 	numbers = appendDoubles(numbers, int64(len(keys)))
 	if over != nil {
 		overage = string(q.text)
-		all, start := string(q.keys), 0
-		for _, end := range q.keyEnds {
-			keys = append(keys, all[start:end])
-			start = end
+		for _, key := range q.splitKeys() {
+			keys = append(keys, key)
 		}
 	}
 	args := append([]any{nil, nil, len(keys)}, keys...)

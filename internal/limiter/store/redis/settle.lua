@@ -1,7 +1,7 @@
 -- settle.lua makes one settlement: it gives back what of a receipt's entries was not used, and charges what was used
 -- beyond them, or it does nothing. It gives back the same as limit.ReceiptEntry.GiveBack, to the unit: it uses integers
 -- of at most 2^53 only, and never rounds. The package comment of package redis describes the layout of packs.
--- shared.lua and decide.lua go before this file.
+-- shared.lua goes before this file, and decide.lua too if anything is charged.
 --
 -- KEYS[1] is the key that remembers the receipt; then come packs and sorted sets, and then the keys of the decision
 -- that charges. ARGV[1] holds doubles: the time (below zero: use the server's clock), the time from which the receipt
@@ -16,7 +16,8 @@
 --
 -- The heads of the marks of a token_bucket begin with 133 (what was refunded), 197 (what is leased) or 229 (what may
 -- come back late).
-local byte = string.byte
+local sunpack, pack, sub, byte, concat = struct.unpack, struct.pack, string.sub, string.byte, table.concat
+local call, KEYS = redis.call, KEYS
 local ERA, MOST = 4503599627370496, 9007199254740992
 local MADE, REPEATED, LATE = 0, 1, 2
 local common = shared()
