@@ -355,7 +355,8 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 	}
 }
 
-// badRow returns the flight whose document's row, according to the error, is not a document; -1 if there is none.
+// badRow returns the position of the flight whose row the error calls no document. It returns -1 if the error names no
+// row.
 func badRow(flights []*flight, err error) int {
 	bad := new(table.BadRow)
 	if !errors.As(err, &bad) {

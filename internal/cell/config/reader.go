@@ -12,8 +12,9 @@
 //   - Documents that a new entry names are read again before they are used.
 //   - The whole copy is dropped after a gap in the log, if the head went backwards, and if the table was repaired or
 //     replaced.
-//   - Every document of the copy, and the knowledge that there is none, is read again after at most [MaxAge], whatever
-//     the log says: somebody may have changed the table without it. A log that cannot be read is trusted for no longer.
+//   - Every document of the copy is read again after at most [MaxAge], whatever the log says. So is a document that the
+//     copy knows to be missing: somebody may have changed the table without it. A log that cannot be read is trusted for
+//     no longer.
 //   - If what must be read again cannot be read, what was last read is used on. The exception is an API key that the
 //     log names, since it may be revoked.
 //   - The log is polled at most once per second: beside the decision while the copy is at most 2 s old, and before the
@@ -449,8 +450,8 @@ var errNoShares = errors.New("the table has no shares: this cell is one of sever
 	"grant of each limit")
 
 // readCentral reads the settings and the shares. ahead says that they are of a later state than head. If a document
-// does not compile, or a row is not a document, the last good one stays in force; if there is none, readCentral returns
-// an error.
+// does not compile, or a row is not a document, the last good one stays in force. Without a good one, readCentral
+// returns an error.
 func (r *Reader) readCentral(
 	ctx context.Context, timeout time.Duration, head table.Head, before central,
 ) (now central, ahead bool, err error) {

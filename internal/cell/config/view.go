@@ -180,8 +180,8 @@ func (m *missing) add(k cacheKey) {
 	m.n++
 }
 
-// lookUp returns the tenant as the cell limits it, by what is in the cache; nil if there is none, or if it is not
-// known. It adds to m what must be read. r.mu is held.
+// lookUp returns the tenant as the cell limits it, by what is in the cache. It returns nil if the tenant does not
+// exist, or if the cache does not tell. It adds to m what must be read. r.mu is held.
 func (r *Reader) lookUp(at cacheKey, m *missing) (*plan.Tenant, error) {
 	e, found := r.find(at)
 	if found == isAbsent {

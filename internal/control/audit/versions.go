@@ -27,7 +27,7 @@ type name struct {
 	// from is the earliest time at which a writer of Sluice can have put the object; zero if unknown. Versions that
 	// were put earlier are not in versions.
 	from  time.Time
-	early *Entry // the first version that was put before from; nil if there is none
+	early *Entry // the first version that was put before from, or nil
 }
 
 // Number of versions of a name that are checked: the newest, which are compared with the object, and the oldest, one
@@ -86,7 +86,7 @@ func (n *name) add(e Entry) {
 	}
 }
 
-// oldest returns the first version with content; nil if there is none.
+// oldest returns the first version with content. It returns nil if no version has content.
 func (n *name) oldest() *Entry {
 	if len(n.versions) == 0 {
 		return nil
@@ -135,9 +135,9 @@ func (n *name) read(ctx context.Context, a Archive) (*content, error) {
 }
 
 // fetch reads a name's versions. The first version that accept accepts is the object. accept gets the version's
-// content, or the reason why there is none, which wraps ErrUnreadable, or ErrTooLarge if the version has more than
-// most bytes. It returns nil, or the reason for which the version is passed over. If no version is accepted, the
-// object is the first one, without content.
+// content, or the error of reading it: that wraps ErrTooLarge if the version has more than most bytes, and
+// ErrUnreadable otherwise. accept returns nil, or why the version is passed over. If no version is accepted, the object
+// is the first one, without content.
 func (n *name) fetch(ctx context.Context, a Archive, most int64, accept func(Object, error) error) (*content, error) {
 	c := &content{name: n, replaced: n.more}
 	for i, e := range slices.Backward(n.versions) {
