@@ -128,3 +128,69 @@ func TestForeignReservation(t *testing.T) {
 		t.Errorf("Cancel by its own = %+v, %v", got, err)
 	}
 }
+
+// Guarantees that a limit per address charges an update to the address of the reservation.
+func TestUpdateOfAnAddress(t *testing.T) {
+	plans := "plans: [ { id: p, limits: [ { id: each, per: ip, unit: tokens, cost: { default: 0 }, " +
+		"algorithm: fixed_window, threshold: 100, period: 1h } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
+	l := open(t, plans, nil)
+	one, other := sluice.Request{Peer: "192.0.2.1:1"}, sluice.Request{Peer: "192.0.2.2:1"}
+	_, r := l.Reserve(t.Context(), acme, one, sluice.Costs{"tokens": 60}, time.Hour)
+	if d, err := l.Update(t.Context(), r, sluice.Costs{"tokens": 90}, time.Hour); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	for name, tt := range map[string]struct {
+		r    sluice.Request
+		left int64
+	}{"its address": {one, 10}, "another address": {other, 100}} {
+		tt.r.Costs = sluice.Costs{"tokens": 1}
+		if d := l.Peek(t.Context(), acme, tt.r); d.Remaining != tt.left {
+			t.Errorf("%s has %d left, want %d", name, d.Remaining, tt.left)
+		}
+	}
+	if d, err := l.Update(t.Context(), r, sluice.Costs{"tokens": 101}, time.Hour); err != nil || d.Allowed {
+		t.Errorf("an update above the limit of the address: %+v, %v; want a denial", d, err)
+	}
+	if got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 90}); err != nil || len(got.Charged) > 0 {
+		t.Errorf("Settle of the estimate = %+v, %v; want no change", got, err)
+	}
+}
+
+// Guarantees that two reservations that an open limit admitted while the store was away do not share a name: each is
+// settled.
+func TestReservationsOfAnOpenLimit(t *testing.T) {
+	counters, err := memory.New(memory.Config{Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &faulty{Store: counters, away: true}
+	plans := "plans: [ { id: p, limits: [ { id: rpm, onStoreFailure: open, algorithm: fixed_window, threshold: 100, " +
+		"period: 1h }, { id: bytes, unit: bytes, cost: { default: 0 }, algorithm: fixed_window, threshold: 1000, " +
+		"period: 1h } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
+	l := open(t, plans, func(c *sluice.Config) { c.Store, c.NoLeases = f, true })
+	var all []sluice.Reservation
+	for range 2 {
+		d, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"bytes": 0}, time.Hour)
+		if !d.Allowed || !d.StoreFailed {
+			t.Fatalf("%+v", d)
+		}
+		all = append(all, r)
+	}
+	f.away = false
+	for i, r := range all {
+		if got, err := l.Settle(t.Context(), r, sluice.Costs{"bytes": 70}); err != nil || got.Charged["bytes"] != 70 {
+			t.Errorf("reservation %d: %+v, %v; want 70 bytes charged", i, got, err)
+		}
+	}
+}
+
+// Guarantees that the shortest reservation is no longer than it says.
+func TestShortestReservation(t *testing.T) {
+	now := noon
+	l := open(t, reservable, func(c *sluice.Config) { c.Now = func() time.Time { return now } })
+	_, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 5}, time.Nanosecond)
+	now = now.Add(time.Microsecond)
+	if got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 1}); !errors.Is(err, sluice.ErrReservationEnded) {
+		t.Errorf("Settle after a reservation of 1 ns = %+v, %v; want ErrReservationEnded", got, err)
+	}
+}
