@@ -100,6 +100,16 @@ func TestReservationsWithoutTheStore(t *testing.T) {
 	if got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 300}); err != nil || len(got.Charged) > 0 {
 		t.Errorf("Settle of the estimate = %+v, %v; want no change", got, err)
 	}
+
+	f.away = true
+	_, r = l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 200}, time.Hour)
+	if _, err := l.Update(t.Context(), r, sluice.Costs{"tokens": 100}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	f.away = false
+	if got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 60}); err != nil || got.Returned["tpd"] != 40 {
+		t.Errorf("Settle of what was lowered without the store = %+v, %v; want 40 returned", got, err)
+	}
 }
 
 // Guarantees that a reservation of a token bucket which is lowered twice gives everything back.
