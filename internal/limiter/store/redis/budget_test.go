@@ -3,6 +3,7 @@ package redis_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 const (
@@ -279,5 +281,41 @@ func BenchmarkSettle(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// Guarantees that a settlement whose refund is refused, because a pack is of another version, charges nothing either:
+// its caller settles again, and each time would charge once more.
+func TestRefusedSettlementChargesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	s.SetSpace(newSpace())
+	window := []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}
+	over := limit.Charge{Limit: build(t, limit.Limit{ID: "over", MaxCost: 100, Tiers: window}), Cost: 10}
+	under := limit.Charge{Limit: build(t, limit.Limit{ID: "under", Per: "subject", MaxCost: 100, Tiers: window}),
+		Value: limit.ValueOf("u"), Cost: 10}
+	r, err := charged(t, s, []limit.Charge{over, under}, 10, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := server.Client(t)
+	keys, err := client.Keys(t.Context(), "*under*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		if value, err := client.Get(t.Context(), key).Result(); err == nil && strings.HasPrefix(value, "SLU") {
+			if err := client.Set(t.Context(), key, "SLU9"+value[4:], time.Hour).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 2 {
+		if _, err := s.Settle(t.Context(), r, []int64{15, 5}, noon); !errors.Is(err, limit.ErrUnreadable) {
+			t.Errorf("Settle: %v, want ErrUnreadable", err)
+		}
+	}
+	if used := usedUnits(t, s, []limit.Charge{over}, noon)[0]; used != 10 {
+		t.Errorf("%d units are used, want the 10 of the decision", used)
 	}
 }
