@@ -13,8 +13,8 @@
 //   - The whole copy is dropped after a gap in the log, if the head went backwards, and if the table was repaired or
 //     replaced.
 //   - Every document of the copy is read again after at most [MaxAge], whatever the log says. So is a document that the
-//     copy knows to be missing: somebody may have changed the table without it. A log that cannot be read is trusted for
-//     no longer.
+//     copy knows to be missing: somebody may have changed the table without it. A log that cannot be read is trusted
+//     for no longer.
 //   - If what must be read again cannot be read, what was last read is used on. The exception is an API key that the
 //     log names, since it may be revoked.
 //   - The log is polled at most once per second: beside the decision while the copy is at most 2 s old, and before the
