@@ -19,16 +19,18 @@ const MaxReservation = limit.MaxKept
 
 // Errors of [Limiter.Update], [Limiter.Settle] and [Limiter.Cancel].
 var (
-	// ErrReservation is wrapped by each error about a reservation. After an error of a store, make the same call again:
-	// nothing is charged or given back twice.
+	// ErrReservation is wrapped by each error about a reservation. If the error is none of those below, and the call
+	// has sound arguments, the store has failed. Make the same call again, until it succeeds: nothing is charged or
+	// given back twice.
 	ErrReservation = errors.New("sluice: reservation")
 
-	// ErrReservationEnded means that the time of the reservation is over, or that an Update comes after its settlement.
-	ErrReservationEnded = fmt.Errorf("%w: it has ended", ErrReservation)
+	// ErrReservationEnded means that the time of the reservation is over, or that Update was called after Settle or
+	// Cancel, also after one that failed.
+	ErrReservationEnded = fmt.Errorf("%w: its time is over, or it is being settled", ErrReservation)
 
-	// ErrSettlementsFull means that the counters in memory remember as many settlements as an eighth of Config.Memory
-	// holds. Memory becomes free when the longest of these reservations would have ended. The same call may succeed
-	// later.
+	// ErrSettlementsFull means that the counters in memory cannot remember another settlement: an eighth of
+	// Config.Memory is for that. They forget settlements many at a time, when the last of these reservations would have
+	// ended. The same call may then succeed.
 	ErrSettlementsFull = limit.ErrSettlementsFull
 )
 
@@ -45,7 +47,7 @@ type reservation struct {
 	units    map[string]int64   // the units that the plan has
 	costs    Costs              // what is charged now of each unit that a cost was named in
 	parts    []*limit.Receipt   // of the decision, and of each update that charged more
-	lowering Costs              // nil, or the totals of an update that may or may not have given back the rest
+	lowering Costs              // the lower totals of an update that did not end: part of it may have been done; or nil
 	settling bool               // a settlement has begun; it may have failed
 	ended    bool
 }
@@ -53,15 +55,20 @@ type reservation struct {
 // Settlement is what [Limiter.Settle] or [Limiter.Cancel] has changed, by the id of the limit, in its unit. Of a limit
 // with several tiers it is the largest change of one tier. Limits that have not changed are left out.
 type Settlement struct {
-	Returned  map[string]int64 // given back: these units were not used, and still counted
-	Charged   map[string]int64 // charged in addition: these units were used beyond the estimate
-	Uncharged map[string]int64 // used beyond the estimate, too, but more than the limit's counter can hold
-	Repeated  bool             // it was settled or cancelled before, perhaps by a call that failed; nothing has changed
+	Returned map[string]int64 // given back: these units were not used
+	Charged  map[string]int64 // charged in addition: these units were used beyond the estimate
+
+	// Uncharged was used beyond the estimate, too, and could not be charged, because the counter holds no more.
+	Uncharged map[string]int64
+
+	// Repeated says that a call before this one has settled the reservation, perhaps although it returned an error.
+	// This call has changed nothing, and does not say what that one has changed.
+	Repeated bool
 }
 
-// Reserve decides as Decide does, and charges the estimate in place of r.Costs. Units that the request turns out not to
-// use can be given back for ttl, 0 < ttl ≤ MaxReservation, and units beyond the estimate charged. Let ttl be longer
-// than the request can take with all its retries.
+// Reserve decides as Decide does, and charges the estimate in place of r.Costs. Until ttl has passed, 0 < ttl ≤
+// MaxReservation, Settle can give back what was not used, and charge what was used beyond the estimate. Let ttl be
+// longer than the request can take with all its retries.
 func (l *Limiter) Reserve(ctx context.Context, who Identity, r Request, estimate Costs, ttl time.Duration) (
 	Decision, Reservation,
 ) {
@@ -75,7 +82,7 @@ func (l *Limiter) Reserve(ctx context.Context, who Identity, r Request, estimate
 
 // badTime refuses a request that asks for a reservation of such a time.
 func (l *Limiter) badTime(ttl time.Duration) Decision {
-	err := fmt.Errorf("%w: a time of %s is not above 0 and at most %s", ErrReservation, ttl, MaxReservation)
+	err := fmt.Errorf("%w: its time is %s, want more than 0 and at most %s", ErrReservation, ttl, MaxReservation)
 	l.mistakes.log(l.c.Log, err)
 	return refusal(err)
 }
@@ -85,20 +92,20 @@ func (l *Limiter) badTime(ttl time.Duration) Decision {
 func (l *Limiter) reserved(a *authorizer.Answer, req *authorizer.Request, ttl time.Duration) Reservation {
 	part := a.Receipt()
 	part.KeepFor(ttl)
-	all := &reservation{limiter: l, request: *req, units: a.Units(), costs: Costs{}, parts: []*limit.Receipt{part}}
+	res := &reservation{limiter: l, request: *req, units: a.Units(), costs: Costs{}, parts: []*limit.Receipt{part}}
 	for unit, n := range req.Costs {
-		all.costs[unit] = n
+		res.costs[unit] = n
 	}
-	return Reservation{all}
+	return Reservation{res}
 }
 
 // Reservation returns what the decision has charged, if [Request.ReserveFor] is set.
 func (d *Decision) Reservation() Reservation { return d.reservation }
 
-// Settle corrects what each limit was charged to what the request used of its unit. Unused units are given back where
-// they were charged, if they still count there. Units beyond the estimate are charged now, also above the limit. A unit
-// that is not named keeps its estimate, and so do requests, which only [Limiter.Cancel] gives back. What ipLimits have
-// counted never changes. A reservation is settled once.
+// Settle corrects what each limit was charged to what the request used of its unit. Unused units are given back, unless
+// the window in which they were charged is over. Units beyond the estimate are charged now, even if the limit is then
+// exceeded. A unit that is not named keeps its estimate. The unit "requests" cannot be named: only [Limiter.Cancel]
+// gives requests back. What ipLimits have counted changes by neither. A reservation is settled once.
 //
 // The error wraps ErrCost if used has an invalid unit, a number outside 0..2^40, or requests; ErrReservationEnded if
 // the time of the reservation is over; or else ErrReservation.
@@ -109,34 +116,35 @@ func (l *Limiter) Settle(ctx context.Context, r Reservation, used Costs) (Settle
 	if _, named := used[limit.Requests]; named {
 		return Settlement{}, fmt.Errorf("%w: costs: requests are given back by Cancel, and not settled", ErrCost)
 	}
-	return l.end(ctx, r, func(all *reservation) [][]int64 { return all.used(used) })
+	return l.end(ctx, r, func(res *reservation) [][]int64 { return res.split(used) })
 }
 
 // Cancel gives everything back that the reservation has charged and that still counts. It is for requests that have
 // used nothing. Its errors are those of Settle.
 func (l *Limiter) Cancel(ctx context.Context, r Reservation) (Settlement, error) {
-	return l.end(ctx, r, func(all *reservation) [][]int64 { return make([][]int64, len(all.parts)) })
+	return l.end(ctx, r, func(res *reservation) [][]int64 { return make([][]int64, len(res.parts)) })
 }
 
-// end settles each part of a reservation, for which use says what was used of each of its entries.
+// end settles each part of a reservation. use returns what was used, for each entry of each part; nil for a part of
+// which nothing was used.
 func (l *Limiter) end(ctx context.Context, r Reservation, use func(*reservation) [][]int64) (Settlement, error) {
-	all := r.inner
-	if all == nil {
+	res := r.inner
+	if res == nil {
 		return Settlement{}, nil
 	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if err := l.mayChange(ctx, all); err != nil {
+	res.mu.Lock()
+	defer res.mu.Unlock()
+	if err := l.prepare(ctx, res); err != nil {
 		return Settlement{}, err
 	}
-	all.settling = true
-	out := Settlement{Repeated: all.ended, Returned: map[string]int64{}, Charged: map[string]int64{},
+	res.settling = true
+	out := Settlement{Repeated: res.ended, Returned: map[string]int64{}, Charged: map[string]int64{},
 		Uncharged: map[string]int64{}}
-	if all.ended {
+	if res.ended {
 		return out, nil
 	}
-	used, again := use(all), len(all.parts) > 0
-	for i, part := range all.parts {
+	used, before := use(res), len(res.parts) > 0
+	for i, part := range res.parts {
 		s, err := l.store.Settle(ctx, part, used[i], l.c.Now())
 		if err == nil && s.Expired {
 			return out, ErrReservationEnded
@@ -144,7 +152,7 @@ func (l *Limiter) end(ctx context.Context, r Reservation, use func(*reservation)
 		if err != nil {
 			return out, fmt.Errorf("%w: %w", ErrReservation, err)
 		}
-		again = again && s.Repeated
+		before = before && s.Repeated
 		for j, e := range part.Entries() {
 			id := e.Tier.Limit().ID
 			largest(out.Returned, id, s.Returned[j])
@@ -152,20 +160,20 @@ func (l *Limiter) end(ctx context.Context, r Reservation, use func(*reservation)
 			largest(out.Uncharged, id, s.Uncharged[j])
 		}
 	}
-	all.ended, out.Repeated = true, again
+	res.ended, out.Repeated = true, before
 	return out, nil
 }
 
-// mayChange returns an error unless the reservation is of this limiter and its last update is complete, which it
-// completes if it can.
-func (l *Limiter) mayChange(ctx context.Context, all *reservation) error {
+// prepare is called before each change. It checks that the reservation is of this limiter, and the limiter open, and
+// ends an update that did not end.
+func (l *Limiter) prepare(ctx context.Context, res *reservation) error {
 	switch {
-	case all.limiter != l:
+	case res.limiter != l:
 		return fmt.Errorf("%w: it is of another limiter", ErrReservation)
 	case l.closed.Load():
 		return fmt.Errorf("%w: %w", ErrReservation, ErrClosed)
-	case all.lowering != nil:
-		return l.giveBack(ctx, all, all.lowering)
+	case res.lowering != nil:
+		return l.giveBack(ctx, res, res.lowering)
 	}
 	return nil
 }
@@ -176,9 +184,10 @@ func largest(of map[string]int64, id string, units int64) {
 	}
 }
 
-// used returns, for each part and each of its entries, what was used. What a counter was charged by several parts is
-// used up by the first of them first, and the last one is charged what was used beyond all of them.
-func (s *reservation) used(used Costs) [][]int64 {
+// split divides what was used of each unit between the parts that have charged the same counter, the first part first,
+// and returns it for each entry of each part. The last part gets all that is left, also beyond what it has charged. Of
+// a unit that is not named, all that was charged counts as used.
+func (s *reservation) split(used Costs) [][]int64 {
 	left, last := map[limit.Counter]int64{}, map[limit.Counter]int{}
 	for i, part := range s.parts {
 		for _, e := range part.Entries() {
@@ -206,47 +215,49 @@ func (s *reservation) used(used Costs) [][]int64 {
 
 // Update makes the reservation cover total, and lets it last for ttl from now on. Units that are more than before are
 // charged like those of a request, all or none: the Decision says whether they were. If they were not, the reservation
-// stays as it was. Units that are less are given back. A unit that is not named stays as it is. A unit that the
-// estimate did not name cannot be named: its limits were charged what the plan says. For more, who calls is found out
-// anew: a token that has expired in between is refused.
+// stays as it was. Units that are less are given back. A unit that is not named stays as it is.
+//
+// Only units that the estimate has named can be changed: the limits of others were charged what the plan says. A unit
+// that no limit of the plan has is ignored. Before more is charged, the caller is identified again, so a token that has
+// expired since then is refused.
 //
 // The Decision has only Allowed and Reason if no more was asked for. The error wraps ErrCost for bad costs,
 // ErrReservationEnded if the reservation was settled or its time is over, or else ErrReservation.
 func (l *Limiter) Update(ctx context.Context, r Reservation, total Costs, ttl time.Duration) (Decision, error) {
-	all := r.inner
+	res := r.inner
 	if err := plan.CheckCosts(0, total); err != nil {
 		return Decision{}, fmt.Errorf("%w: %w", ErrCost, err)
 	}
 	if ttl <= 0 || ttl > MaxReservation {
 		return Decision{}, l.badTime(ttl).Err
 	}
-	if all == nil {
+	if res == nil {
 		return Decision{}, fmt.Errorf("%w: the request was denied, and reserved nothing", ErrReservation)
 	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
+	res.mu.Lock()
+	defer res.mu.Unlock()
 	now := l.c.Now()
-	if all.settling || all.over(now) {
+	if res.settling || res.over(now) {
 		return Decision{}, ErrReservationEnded
 	}
-	if err := l.mayChange(ctx, all); err != nil {
+	if err := l.prepare(ctx, res); err != nil {
 		return Decision{}, err
 	}
-	more, less, err := all.changes(total)
+	more, less, err := res.changes(total)
 	if err != nil {
 		return Decision{}, err
 	}
 	d := Decision{Allowed: true, Reason: Reason(answer.Allowed.String())}
 	if more != nil {
-		if d, err = l.reserveMore(ctx, all, more); !d.Allowed || err != nil {
+		if d, err = l.reserveMore(ctx, res, more); !d.Allowed || err != nil {
 			return d, err
 		}
 	}
-	for _, part := range all.parts {
+	for _, part := range res.parts {
 		part.KeepFor(time.Duration(max(now.UnixMicro()-part.Issued(), 0))*time.Microsecond + ttl)
 	}
 	if len(less) > 0 {
-		err = l.giveBack(ctx, all, less)
+		err = l.giveBack(ctx, res, less)
 	}
 	return d, err
 }
@@ -290,8 +301,8 @@ func (s *reservation) changes(total Costs) (more, less Costs, err error) {
 }
 
 // reserveMore charges more to the limits of the reservation, and adds a part for it.
-func (l *Limiter) reserveMore(ctx context.Context, all *reservation, more Costs) (Decision, error) {
-	req := all.request
+func (l *Limiter) reserveMore(ctx context.Context, res *reservation, more Costs) (Decision, error) {
+	req := res.request
 	req.Cost, req.Costs, req.SkipIPLimits = 0, more, true
 	d := l.decide(ctx, &req, false, MaxReservation)
 	if !d.Allowed {
@@ -302,21 +313,21 @@ func (l *Limiter) reserveMore(ctx context.Context, all *reservation, more Costs)
 	}
 	for unit, n := range more {
 		if n > 0 {
-			all.costs[unit] += n
+			res.costs[unit] += n
 		}
 	}
-	all.parts = append(all.parts, d.reservation.inner.parts...)
-	d.reservation = Reservation{all}
+	res.parts = append(res.parts, d.reservation.inner.parts...)
+	d.reservation = Reservation{res}
 	return d, nil
 }
 
 // giveBack gives back units of the reservation until it has no more than the given totals. A receipt is settled once,
-// so another one takes the place of each that has given units back. After an error, the same totals must be given back
-// before anything else: what has arrived of it is not known.
-func (l *Limiter) giveBack(ctx context.Context, all *reservation, totals Costs) error {
-	all.lowering = totals
-	for i, used := range all.used(totals) {
-		part, unused := all.parts[i], false
+// so a new one for the rest takes the place of each that has given units back. After an error nobody knows what the
+// store has done. The same totals must then be given back before anything else: see prepare.
+func (l *Limiter) giveBack(ctx context.Context, res *reservation, totals Costs) error {
+	res.lowering = totals
+	for i, used := range res.split(totals) {
+		part, unused := res.parts[i], false
 		for j := range part.Entries() {
 			unused = unused || part.Unused(j, used) > 0
 		}
@@ -330,11 +341,11 @@ func (l *Limiter) giveBack(ctx context.Context, all *reservation, totals Costs) 
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrReservation, err)
 		}
-		all.parts[i] = part.Rest(rand.Uint64(), used, s.Returned)
+		res.parts[i] = part.Rest(rand.Uint64(), used, s.Returned)
 	}
 	for unit, n := range totals {
-		all.costs[unit] = n
+		res.costs[unit] = n
 	}
-	all.lowering = nil
+	res.lowering = nil
 	return nil
 }
