@@ -90,9 +90,9 @@ func (l *Limiter) badTime(ttl time.Duration) Decision {
 // reserved returns the reservation of an allowed request. It also covers the limits of which the request spends nothing
 // so far: it may turn out to use some.
 func (l *Limiter) reserved(a *authorizer.Answer, req *authorizer.Request, ttl time.Duration) Reservation {
-	part := a.Receipt()
+	part, units := a.Receipt()
 	part.KeepFor(ttl)
-	res := &reservation{limiter: l, request: *req, units: a.Units(), costs: Costs{}, parts: []*limit.Receipt{part}}
+	res := &reservation{limiter: l, request: *req, units: units, costs: Costs{}, parts: []*limit.Receipt{part}}
 	for unit, n := range req.Costs {
 		res.costs[unit] = n
 	}

@@ -109,11 +109,11 @@ func (a *Answer) RetryAfter() (time.Duration, bool) {
 	return time.Duration(a.wait.Micros) * time.Microsecond, a.wait.Known
 }
 
-// Receipt returns the receipt of what an allowed request has charged to the plan's limits. It also has the limits of
-// which the request spends nothing, with 0 units, so that it can be settled to more.
-func (a *Answer) Receipt() *limit.Receipt {
+// Receipt returns the receipt of what an allowed request has charged to the plan's limits, and a cost of 1 in each unit
+// that the plan has. The receipt also has the limits of which the request spends nothing, with 0 units, so that it can
+// be settled to more.
+func (a *Answer) Receipt() (receipt *limit.Receipt, units map[string]int64) {
 	request := &a.planCheck.request
-	var receipt *limit.Receipt
 	if d := a.planCheck.decisionIfMade(); d != nil && d.ID != (limit.ReceiptID{}) {
 		receipt = d.Receipt()
 	} else {
@@ -121,9 +121,10 @@ func (a *Answer) Receipt() *limit.Receipt {
 		receipt = limit.NewReceipt(id, request.Owner, a.At.UnixMicro())
 	}
 	if a.limits == nil {
-		return receipt
+		return receipt, nil
 	}
-	a.attributes.Cost, a.attributes.Costs = 0, a.limits.UnitCosts()
+	units = a.limits.UnitCosts()
+	a.attributes.Cost, a.attributes.Costs = 0, units
 	for _, c := range a.limits.AppendCharges(nil, &a.attributes) {
 		isCharged := func(o limit.Charge) bool { return o.Limit == c.Limit && o.Value == c.Value }
 		// A limit that is withheld has another cost.
@@ -131,15 +132,7 @@ func (a *Answer) Receipt() *limit.Receipt {
 			receipt.Cover(c)
 		}
 	}
-	return receipt
-}
-
-// Units returns the units of all limits that the tenant's plan has.
-func (a *Answer) Units() map[string]int64 {
-	if a.limits == nil {
-		return nil
-	}
-	return a.limits.UnitCosts()
+	return receipt, units
 }
 
 // Path returns the request's path, normalised, for display only. It may hold any byte.

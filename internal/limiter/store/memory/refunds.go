@@ -62,7 +62,7 @@ func (m *refunds) remember(r *limit.Receipt, now int64, out *limit.Settlement) (
 	m.expire(now)
 	_, there := m.young.words[w]
 	if bytes := m.bytes(); !there && bytes+wordBytes > m.maxBytes {
-		return false, fmt.Errorf("memory store, %d of %d bytes of refunds; try again later: %w", bytes, m.maxBytes,
+		return false, fmt.Errorf("memory store, %d of %d bytes of settlements; try again later: %w", bytes, m.maxBytes,
 			limit.ErrSettlementsFull)
 	}
 	if m.young.words == nil {
