@@ -78,15 +78,19 @@ local function open(k)
 end
 
 -- The charge comes before the refund: if it fails, nothing was changed. Before that, all keys that the refund needs are
--- read, so that it cannot fail after the charge.
-local charged = ''
+-- read, so that it cannot fail after the charge. The charge also writes the rate of the limit, as the receipt knows it,
+-- into the other tiers of a limit. A bucket whose rate had changed is therefore noted before: it gives nothing back.
+local charged, rate_changed = '', {}
 if ARGV[3] ~= '' then
   for i = 1, count do
-    local k, set, units, ends = sunpack('<dddd', ARGV[1], 112 * i - 87)
+    local k, set, units, ends, _, rate = sunpack('<dddddd', ARGV[1], 112 * i - 87)
     if units > 0 and now < ends then
-      open(k)
+      local p, id = open(k), sub(ARGV[2], 17 * i - 16, 17 * i)
       if not bad and set > 0 and not common.is_set(KEYS[set]) then unreadable(KEYS[set], 'is not a sorted set') end
       if bad then return bad end
+      if p and p.where[id] and (byte(id) == 5 or byte(id) == 6) then
+        rate_changed[i] = sunpack('<d', p.value, p.where[id] + 16) ~= rate
+      end
     end
   end
   packs = {}
@@ -181,7 +185,7 @@ for i = 1, count do
       if alg == 5 or alg == 6 then
         local at, n, stored_rate = get(p, record, 3)
         -- the counter was never used, or its rate has changed
-        if at == 0 or stored_rate ~= rate then return end
+        if at == 0 or stored_rate ~= rate or rate_changed[i] then return end
         if alg == 6 then -- leaky_bucket: den, charged, slot, fraction. The slot that the charge set moves back.
           if at == a3 and n == a4 then
             local spent = (a2 - units) * a1
