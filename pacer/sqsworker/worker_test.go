@@ -304,11 +304,11 @@ func TestVisibilityCannotBeExtended(t *testing.T) {
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queue{}
-		q.send(100)
 		r := runWorker(t, pacer.PerSecond(5), q, func(*sqsworker.Config, *pacer.Config) {})
 		r.mu.Lock()
 		r.takes = 5 * time.Second
 		r.mu.Unlock()
+		q.send(100) // after takes is set, which the first handler reads
 		pass(1500 * time.Millisecond)
 		began := time.Now()
 		r.stop()
@@ -321,11 +321,11 @@ func TestDrain(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) { // handlers that take too long are ended
 		q := &queue{}
-		q.send(1)
 		r := runWorker(t, pacer.PerSecond(5), q, func(c *sqsworker.Config, _ *pacer.Config) { c.Drain = time.Second })
 		r.mu.Lock()
 		r.takes = 20 * time.Second
 		r.mu.Unlock()
+		q.send(1) // after takes is set, which the first handler reads
 		pass(1500 * time.Millisecond)
 		began := time.Now()
 		r.stop()
