@@ -413,6 +413,9 @@ local function decide(text, first)
           local lowest, less = -full, units - adjust * den -- a product beyond 2^53 is below lowest in any case
           if adjust_at == AT_DECISION and full - MOST_GRAINS < lowest then lowest = full - MOST_GRAINS end
           if less >= lowest then units = less elseif units > lowest then units = lowest end
+          if was_over and m > rate and units < 0 then -- the core writes this level before it decides: it rounds twice
+            units = -seldom().scaled_up(seldom().scaled_up(-units, old_num, num), num, old_num)
+          end
         end
         admits = fits and (need == 0 or units >= need)
         if admits then

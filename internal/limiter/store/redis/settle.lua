@@ -73,29 +73,8 @@ local function open(k)
   end
   local fine, where, armed = pcall(index, value)
   if not fine then return unreadable(KEYS[k], 'is not a pack that can be read') end
-  packs[k] = {value = value, where = where, armed = armed}
+  packs[k] = {value = value, before = value, where = where, armed = armed}
   return packs[k]
-end
-
--- The charge comes before the refund: if it fails, nothing was changed. Before that, all keys that the refund needs are
--- read, so that it cannot fail after the charge. The charge also writes the rate of the limit, as the receipt knows it,
--- into the other tiers of a limit. A bucket whose rate had changed is therefore noted before: it gives nothing back.
-local charged, rate_changed = '', {}
-if ARGV[3] ~= '' then
-  for i = 1, count do
-    local k, set, units, ends, _, rate = sunpack('<dddddd', ARGV[1], 112 * i - 87)
-    if units > 0 and now < ends then
-      local p, id = open(k), sub(ARGV[2], 17 * i - 16, 17 * i)
-      if not bad and set > 0 and not common.is_set(KEYS[set]) then unreadable(KEYS[set], 'is not a sorted set') end
-      if bad then return bad end
-      if p and p.where[id] and (byte(id) == 5 or byte(id) == 6) then
-        rate_changed[i] = sunpack('<d', p.value, p.where[id] + 16) ~= rate
-      end
-    end
-  end
-  packs = {}
-  charged = decide(ARGV[3], (sunpack('<d', ARGV[1], 25 + 112 * count)))
-  if type(charged) == 'table' then return charged end
 end
 
 -- get returns n numbers of a pack, from position at; put overwrites numbers of a pack.
@@ -184,8 +163,7 @@ for i = 1, count do
     fine = pcall(function()
       if alg == 5 or alg == 6 then
         local at, n, stored_rate = get(p, record, 3)
-        -- the counter was never used, or its rate has changed
-        if at == 0 or stored_rate ~= rate or rate_changed[i] then return end
+        if at == 0 or stored_rate ~= rate then return end -- the counter was never used, or its rate has changed
         if alg == 6 then -- leaky_bucket: den, charged, slot, fraction. The slot that the charge set moves back.
           if at == a3 and n == a4 then
             local spent = (a2 - units) * a1
@@ -231,10 +209,22 @@ for i = 1, count do
   given[i] = pack('<d', back)
 end
 
+-- The charge comes after the refund, as in package limit, and takes the refund back if it fails. A pack keeps its
+-- expiry: the charge of the receipt has set it to a time after which the receipt gives nothing back.
 for _, change in ipairs(alters) do common.alter(unpack(change)) end
--- A pack keeps its expiry: the charge has set it to a time after which the receipt gives nothing back.
 for k, p in pairs(packs) do
   if p and p.dirty then call('SET', KEYS[k], p.value, 'KEEPTTL') end
+end
+local charged = ''
+if ARGV[3] ~= '' then
+  charged = decide(ARGV[3], (sunpack('<d', ARGV[1], 25 + 112 * count)))
+  if type(charged) == 'table' then
+    for _, change in ipairs(alters) do common.alter(change[1], change[2], -change[3]) end
+    for k, p in pairs(packs) do
+      if p and p.dirty then call('SET', KEYS[k], p.before, 'KEEPTTL') end
+    end
+    return charged
+  end
 end
 call('SET', KEYS[1], '1', 'PX', math.ceil((till - now) / 1000) + 1)
 return pack('<dd', now, MADE) .. concat(given) .. charged
