@@ -114,7 +114,13 @@ func testConcurrentAll(tb testing.TB, c Config) {
 					other.algorithm, got)
 			}
 			for i, units := range []int64{50, 40, 60} {
-				if left := s.remaining(Start, limits[i]); left > units-got || (!s.c.MayFail && left != units-got) {
+				// A bucket may get back less of a request that others overtook between its stores: see "Several stores"
+				// in docs/accuracy.md.
+				lost := int64(0)
+				if s.c.KeepsAhead && limits[i].Tiers[0].Algorithm == limit.TokenBucket {
+					lost = 4*int64(s.c.Goroutines) - got
+				}
+				if left := s.remaining(Start, limits[i]); left > units-got || !s.c.MayFail && left < units-got-lost {
 					s.Errorf("with %s: %d units were admitted, but %d of %d remain, want them to add up",
 						other.algorithm, got, left, units)
 				}
