@@ -19,8 +19,9 @@ import (
 	"github.com/sluicelimits/sluice/redisstore"
 )
 
-// childEnv is the environment variable that makes the test binary a process that asks for two addresses. Its value is
-// "redis ADDRESS" or "dynamodb URL NAMESPACE".
+// childEnv is the environment variable that makes the test binary a process that asks for two addresses, or, for
+// TestPlacesOfProcesses, serves calls. Its value is
+// "redis ADDRESS", "dynamodb URL NAMESPACE" or "places ADDRESS NAME".
 const childEnv = "SLUICE_TEST_CHILD"
 
 const addressTable = "sluice-library" // shared by all tests; each has a namespace of its own
@@ -33,6 +34,13 @@ const addressPlans = "plans: [ { id: p, limits: [ { id: each, per: ip, tiers: [ 
 // child prints how many requests of each of two addresses were admitted: of one that asks for three tenants, and of one
 // that asks for acme alone.
 func child(args string) int {
+	if rest, ok := strings.CutPrefix(args, "places "); ok {
+		if err := serveCalls(strings.Fields(rest)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	}
 	first, second, err := askAddresses(strings.Fields(args))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

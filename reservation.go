@@ -46,6 +46,8 @@ type reservation struct {
 	request  authorizer.Request // to charge the same limits once more
 	units    map[string]int64   // the units that the plan has
 	costs    Costs              // what is charged now of each unit that a cost was named in
+	ttl      time.Duration      // for which it lasts, from the last update on
+	hold     time.Duration      // the shortest holdFor of the places that it has; 0: it has none
 	parts    []*limit.Receipt   // of the decision, and of each update that charged more
 	lowering Costs              // the lower totals of an update that did not end: part of it may have been done; or nil
 	settling bool               // a settlement has begun; it may have failed
@@ -68,7 +70,7 @@ type Settlement struct {
 
 // Reserve decides as Decide does, and charges the estimate in place of r.Costs. Until ttl has passed, 0 < ttl ≤
 // MaxReservation, Settle can give back what was not used, and charge what was used beyond the estimate. Let ttl be
-// longer than the request can take with all its retries.
+// longer than the request can take with all its retries. With a place, the reservation lasts for holdFor at least.
 func (l *Limiter) Reserve(ctx context.Context, who Identity, r Request, estimate Costs, ttl time.Duration) (
 	Decision, Reservation,
 ) {
@@ -89,34 +91,41 @@ func (l *Limiter) badTime(ttl time.Duration) Decision {
 
 // reserved returns the reservation of an allowed request. It also covers the limits of which the request spends nothing
 // so far: it may turn out to use some.
-func (l *Limiter) reserved(a *authorizer.Answer, req *authorizer.Request, ttl time.Duration) Reservation {
+func (l *Limiter) reserved(a *authorizer.Answer, req *authorizer.Request, ttl, hold time.Duration) Reservation {
 	part, units := a.Receipt()
 	part.KeepFor(ttl)
-	res := &reservation{limiter: l, request: *req, units: units, costs: Costs{}, parts: []*limit.Receipt{part}}
+	res := &reservation{limiter: l, request: *req, units: units, costs: Costs{}, parts: []*limit.Receipt{part},
+		ttl: ttl, hold: hold}
 	for unit, n := range req.Costs {
 		res.costs[unit] = n
 	}
 	return Reservation{res}
 }
 
-// Reservation returns what the decision has charged, if [Request.ReserveFor] is set.
+// Reservation returns what the decision has charged, if [Request.ReserveFor] is set, or if the request takes a place of
+// a limit with concurrency: see [Limiter.Hold].
 func (d *Decision) Reservation() Reservation { return d.reservation }
 
 // Settle corrects what each limit was charged to what the request used of its unit. Unused units are given back, unless
 // the window in which they were charged is over. Units beyond the estimate are charged now, even if the limit is then
 // exceeded. A unit that is not named keeps its estimate. The unit "requests" cannot be named: only [Limiter.Cancel]
-// gives requests back. What ipLimits have counted changes by neither. A reservation is settled once.
+// gives requests back. Places of limits with concurrency come back in any case. What ipLimits have counted changes by
+// neither. A reservation is settled once.
 //
-// The error wraps ErrCost if used has an invalid unit, a number outside 0..2^40, or requests; ErrReservationEnded if
-// the time of the reservation is over; or else ErrReservation.
+// The error wraps ErrCost if used has an invalid unit, a number outside 0..2^40, requests or concurrent-requests;
+// ErrReservationEnded if the time of the reservation is over; or else ErrReservation.
 func (l *Limiter) Settle(ctx context.Context, r Reservation, used Costs) (Settlement, error) {
 	if err := plan.CheckCosts(0, used); err != nil {
 		return Settlement{}, fmt.Errorf("%w: %w", ErrCost, err)
 	}
-	if _, named := used[limit.Requests]; named {
-		return Settlement{}, fmt.Errorf("%w: costs: requests are given back by Cancel, and not settled", ErrCost)
+	all := Costs{limit.ConcurrentRequests: 0}
+	for unit, n := range used {
+		if unit == limit.Requests || unit == limit.ConcurrentRequests {
+			return Settlement{}, fmt.Errorf("%w: costs: %s are given back by Cancel, and not settled", ErrCost, unit)
+		}
+		all[unit] = n
 	}
-	return l.end(ctx, r, func(res *reservation) [][]int64 { return res.split(used) })
+	return l.end(ctx, r, func(res *reservation) [][]int64 { return res.split(all) })
 }
 
 // Cancel gives everything back that the reservation has charged and that still counts. It is for requests that have
@@ -213,9 +222,9 @@ func (s *reservation) split(used Costs) [][]int64 {
 	return out
 }
 
-// Update makes the reservation cover total, and lets it last for ttl from now on. Units that are more than before are
-// charged like those of a request, all or none: the Decision says whether they were. If they were not, the reservation
-// stays as it was. Units that are less are given back. A unit that is not named stays as it is.
+// Update makes the reservation cover total, renews its places, and lets it last for ttl from now on. Units that are more
+// than before are charged like those of a request, all or none: the Decision says whether they were. If they were not,
+// the reservation stays as it was. Units that are less are given back. A unit that is not named stays as it is.
 //
 // Only units that the estimate has named can be changed: the limits of others were charged what the plan says. A unit
 // that no limit of the plan has is ignored. Before more is charged, the caller is identified again, so a token that has
@@ -236,11 +245,7 @@ func (l *Limiter) Update(ctx context.Context, r Reservation, total Costs, ttl ti
 	}
 	res.mu.Lock()
 	defer res.mu.Unlock()
-	now := l.c.Now()
-	if res.settling || res.over(now) {
-		return Decision{}, ErrReservationEnded
-	}
-	if err := l.prepare(ctx, res); err != nil {
+	if err := l.prepareToChange(ctx, res); err != nil {
 		return Decision{}, err
 	}
 	more, less, err := res.changes(total)
@@ -253,13 +258,26 @@ func (l *Limiter) Update(ctx context.Context, r Reservation, total Costs, ttl ti
 			return d, err
 		}
 	}
-	for _, part := range res.parts {
-		part.KeepFor(time.Duration(max(now.UnixMicro()-part.Issued(), 0))*time.Microsecond + ttl)
+	if err := l.renew(ctx, res); err != nil {
+		return d, err
 	}
-	if len(less) > 0 {
+	ttl = max(ttl, res.hold)
+	now := l.c.Now().UnixMicro()
+	for _, part := range res.parts {
+		part.KeepFor(time.Duration(max(now-part.Issued(), 0))*time.Microsecond + ttl)
+	}
+	if res.ttl = ttl; len(less) > 0 {
 		err = l.giveBack(ctx, res, less)
 	}
 	return d, err
+}
+
+// prepareToChange is prepare for a reservation that must go on.
+func (l *Limiter) prepareToChange(ctx context.Context, res *reservation) error {
+	if res.settling || res.over(l.c.Now()) {
+		return ErrReservationEnded
+	}
+	return l.prepare(ctx, res)
 }
 
 // over reports whether the time of the reservation is over.
@@ -284,6 +302,8 @@ func (s *reservation) changes(total Costs) (more, less Costs, err error) {
 		_, counted := more[unit]
 		before, named := s.costs[unit]
 		switch {
+		case unit == limit.ConcurrentRequests:
+			return nil, nil, fmt.Errorf("%w: %s cannot be changed: a request has one place", ErrCost, unit)
 		case !counted: // no limit has this unit
 		case !named:
 			return nil, nil, fmt.Errorf("%w: the estimate did not name %s, so its limits were charged what the plan "+

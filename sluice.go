@@ -342,8 +342,11 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 	}
 	a.LogRefusal(ctx)
 	d := decisionOf(a)
-	if keep > 0 && d.Allowed {
-		d.reservation = l.reserved(a, req, keep)
+	if d.Allowed && !peek {
+		shortest, longest := held(a.Decision())
+		if ttl := max(keep, longest); ttl > 0 {
+			d.reservation = l.reserved(a, req, ttl, shortest)
+		}
 	}
 	return d
 }

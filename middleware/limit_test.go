@@ -658,3 +658,48 @@ func TestOwnIdentityHasNoChallenge(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that a request keeps its place while its handler runs, and no longer: whether the handler returns, panics,
+// aborts, or sees that the client has gone away.
+func TestPlaces(t *testing.T) {
+	text := strings.Replace(limits, "limits: [", "limits: [ { id: in-flight, concurrency: 1, holdFor: 30s },", 1)
+	entered, leave := make(chan string), make(chan string)
+	h := middleware.Limit(newLimiter(t, text))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		entered <- r.URL.Path
+		select {
+		case <-r.Context().Done():
+		case how := <-leave:
+			if how != "return" {
+				panic(how)
+			}
+		}
+	}))
+	for _, how := range []string{"return", "panic", "go away"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan any)
+		go func() {
+			defer func() { ended <- recover() }()
+			r := request(t, "GET", "/product/1", key("acme")...).WithContext(ctx)
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}()
+		<-entered
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, request(t, "GET", "/product/1", key("acme")...))
+		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" {
+			t.Errorf("%s: a second request gets %d, Retry-After %q", how, w.Code, w.Header().Get("Retry-After"))
+		}
+		if how != "go away" {
+			leave <- how
+		} else {
+			cancel()
+		}
+		<-ended
+		cancel()
+	}
+	go func() { <-entered; leave <- "return" }()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, request(t, "GET", "/product/1", key("acme")...))
+	if w.Code != http.StatusOK {
+		t.Errorf("after all have ended: %d", w.Code)
+	}
+}

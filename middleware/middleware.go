@@ -105,6 +105,9 @@ func WithMethods(methods ...string) Option {
 // Limit would turn the last kind into a path that no limit has counted. If a proxy replaces the beginning of a path,
 // put Limit behind that proxy: Limit must see the path that the backend serves.
 //
+// A request that takes a place of a limit with concurrency keeps it until the handler has returned or panicked. So a
+// handler that takes over the connection must not return before it has served it.
+//
 // Without issuers of tokens and without API keys in the plans, credentials are not checked, and the handler gets each
 // as it was sent. The anonymousPlan applies to all requests. Plans that consist of ipLimits and routes alone limit
 // addresses and nothing else. If there are plans or tenants but no anonymousPlan, everybody gets a 401, because nobody
@@ -130,6 +133,7 @@ func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Hand
 				req.Identify = func(context.Context) (sluice.Identity, error) { return o.identify(r) }
 			}
 			d := limiter.Authorize(r.Context(), req)
+			defer limiter.Hold(d.Reservation())() // it ends after the settlement, which gives places back, too
 			if o.observe != nil {
 				o.observe(r, &d)
 			}

@@ -17,8 +17,8 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	}
 	before := r.Found()
 	l := limit.Limit{
-		ID: s.id.v, Per: s.per.v, Unit: s.unit.v, Mode: s.mode.v, OnStoreFailure: s.onFailure.v, AlignOwner: s.align.v,
-		MaxCost: s.cost.v.Max, MaxValues: s.maxValues.v, Exact: s.exact.v,
+		ID: s.id.v, Per: s.per.v, Unit: s.unitName(), Mode: s.mode.v, OnStoreFailure: s.onFailure.v,
+		AlignOwner: s.align.v, MaxCost: s.cost.v.Max, MaxValues: s.maxValues.v, Exact: s.exact.v,
 	}
 	if s.id.bad {
 		l.ID = "unknown"
@@ -39,6 +39,14 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 		return nil
 	}
 	return &Effective{Limit: made, Cost: cost, Group: s.group.v, spec: s, shape: shape}
+}
+
+// unitName returns what the limit counts; "" means requests.
+func (s *spec) unitName() string {
+	if s.form == formPlaces {
+		return limit.ConcurrentRequests
+	}
+	return s.unit.v
 }
 
 // sound reports whether all settings of the limit itself, apart from its tiers, could be read.

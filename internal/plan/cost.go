@@ -46,6 +46,8 @@ func CheckCosts(cost int64, costs map[string]int64) error {
 			return fmt.Errorf("costs: the unit %s is not %s", configfile.Quote(unit), limit.UnitGrammar)
 		case n < 0 || n > limit.MaxUnits:
 			return fmt.Errorf("costs: %s: %d is outside 0..%d", unit, n, int64(limit.MaxUnits))
+		case unit == limit.ConcurrentRequests && n > 1:
+			return fmt.Errorf("costs: %s: %d: a request is 1, or 0 if it is not to count", unit, n)
 		case unit == limit.Requests && cost != 0:
 			return fmt.Errorf("costs: requests: %d, beside the cost %d: name the cost in requests once", n, cost)
 		}
@@ -129,8 +131,10 @@ func (r *reader) cost(v value) (CostRule, bool) {
 
 // checkCost returns the rule of the limit's cost, and reports a cost that the limit's unit does not allow, or lacks.
 func (r *reader) checkCost(s *spec) CostRule {
-	cost, unit := s.cost.v, cmp.Or(s.unit.v, limit.Requests)
+	cost, unit := s.cost.v, cmp.Or(s.unitName(), limit.Requests)
 	switch {
+	case s.form == formPlaces:
+		cost = CostRule{Max: 1, Default: 1}
 	case s.unit.bad || s.cost.bad:
 	case unit == limit.Requests && !s.cost.set:
 		cost = CostRule{Max: 1, Default: 1}

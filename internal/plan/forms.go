@@ -12,12 +12,22 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// formOf reads how the limit counts. A limit has exactly one of three forms: algorithm, tiers or quota.
+// formOf reads how the limit counts. A limit has exactly one of four forms: algorithm, tiers, quota or
+// concurrency.
 func (r *reader) formOf(o object, s *spec, layer string) {
 	tiers, hasTiers := o.Get("tiers")
 	quota, hasQuota := o.Get("quota")
+	places, hasPlaces := o.Get("concurrency")
 	s.algorithm = take(o, "algorithm", layer, r.algorithm)
 	switch {
+	case hasPlaces:
+		s.form = formPlaces
+		r.refuseBeside(o, "concurrency", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers",
+			"quota", "align", "unit", "cost", "exact")
+		s.algorithm = field[limit.Algorithm]{v: limit.SlidingBuckets, set: true, from: placeOf(places, layer)}
+		s.tiers, s.tiersAt = r.places(o, layer), placeOf(places, layer)
+		s.buckets.v = placeBuckets
+		return
 	case hasQuota:
 		s.form = formQuota
 		r.refuseBeside(o, "quota", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers", "align")
@@ -39,11 +49,14 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 		s.form = formSingle
 		s.tiers, s.tiersAt = r.singleTier(o, s.algorithm, layer), s.from
 	default:
-		if !o.Misspelt("algorithm", "tiers", "quota") {
+		if !o.Misspelt("algorithm", "tiers", "quota", "concurrency") {
 			r.Problem(o.Value, "the limit counts nothing: give it algorithm (with rate or threshold, and period), "+
-				"tiers, or quota")
+				"tiers, quota, or concurrency (with holdFor)")
 		}
 		s.algorithm.bad = true
+	}
+	if v, ok := o.Get("holdFor"); ok {
+		r.Problem(v, "only a limit with concurrency has holdFor")
 	}
 	s.buckets = take(o, "buckets", layer, func(v value) (int, bool) {
 		n, ok := r.Integer(v, 1, limit.MaxBuckets)
@@ -106,6 +119,29 @@ func (r *reader) singleTier(o object, a field[limit.Algorithm], layer string) []
 		r.problemAt(t.burst.from, "only a token_bucket has a burst, this is %s", a.v)
 		t.burst = field[int64]{}
 	}
+	return []tierSpec{t}
+}
+
+// placeBuckets is the number of buckets of a limit on requests in flight: a place that nobody gives back counts for
+// holdFor, and an eighth of it more.
+const placeBuckets = 8
+
+// leastHold is the shortest holdFor. Places are renewed each third of it.
+const leastHold = time.Second
+
+// places reads the form of a limit on requests in flight: concurrency and holdFor.
+func (r *reader) places(o object, layer string) []tierSpec {
+	t := tierSpec{from: placeOf(o.Value, layer)}
+	t.amount = need(r, o, "concurrency", layer, "requests in flight", r.units)
+	t.period = need(r, o, "holdFor", layer, "how long a request counts whose end nobody reports, such as 30s",
+		func(v value) (time.Duration, bool) {
+			d, ok := r.duration(v)
+			if ok && (d < leastHold || d > limit.MaxKept) {
+				r.Problem(v, "%s is not within %s to %s", d, leastHold, limit.DurationText(limit.MaxKept))
+				ok = false
+			}
+			return d, ok
+		})
 	return []tierSpec{t}
 }
 

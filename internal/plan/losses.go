@@ -166,6 +166,9 @@ func (c *comparison) tiers(old, now *Effective) {
 // burst that differs from its rate.
 func (c *comparison) tier(t, o *limit.Tier, burst bool) {
 	name := o.Algorithm.AmountField()
+	if o.Limit().Unit == limit.ConcurrentRequests {
+		name = formNames[formPlaces]
+	}
 	rises, goes := "rises", "goes"
 	if name == "units" {
 		rises, goes = "rise", "go"

@@ -140,6 +140,19 @@ var lossCases = map[string][]struct{ before, after, want, back string }{
 		{"{ id: a, quota: { units: 5, every: month, anchorDay: 3 } }",
 			"{ id: a, quota: { units: 5, every: month, timezone: Europe/Paris } }", "", ""},
 	},
+	"concurrency": {{"{ id: a, concurrency: 8, holdFor: 30s }", "{ id: a, concurrency: 9, holdFor: 30s }",
+		"weakens limit a: concurrency rises from 8 to 9 concurrent-requests per 30s", ""}},
+	"holdFor": {
+		{"{ id: a, concurrency: 8, holdFor: 30s }", "{ id: a, concurrency: 8, holdFor: 10s }",
+			"weakens limit a: concurrency goes from 8 concurrent-requests per 30s to 8 concurrent-requests per 10s",
+			""},
+		{"{ id: a, concurrency: 8, holdFor: 30s }", "{ id: a, algorithm: sliding_log, threshold: 8, period: 30s }",
+			"weakens limit a: unit goes from concurrent-requests to requests, so it no longer limits " +
+				"concurrent-requests, and what it has counted stays counted\n" +
+				"weakens limit a: exact goes from true to false, so it may be counted from leases",
+			"weakens limit a: unit goes from requests to concurrent-requests, so it no longer limits requests, and " +
+				"what it has counted stays counted"},
+	},
 	"align": {{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
 		"{ id: a, align: tenant, tiers: [ { period: 1s, threshold: 1 } ] }", "", ""}},
 	"mode": {

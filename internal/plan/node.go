@@ -101,6 +101,10 @@ func (r *reader) unit(v value) (string, bool) {
 		r.Problem(v, "unit %s is not %s, such as tokens or micro-usd", configfile.Quote(s), limit.UnitGrammar)
 		return s, false
 	}
+	if ok && s == limit.ConcurrentRequests {
+		r.Problem(v, "write a limit on requests in flight as concurrency: 8, holdFor: 30s")
+		return s, false
+	}
 	return s, ok
 }
 

@@ -42,13 +42,13 @@ func (e *Effective) Values() []Value {
 	if s.group.set {
 		l.add("group", s.group.v, markOf(&s.group))
 	}
-	if s.form != formQuota {
+	if s.form != formQuota && s.form != formPlaces {
 		l.add("algorithm", s.algorithm.v.String(), markOf(&s.algorithm))
 	}
 	for i := range s.tiers {
 		l.tier(i)
 	}
-	if s.algorithm.v.HasBuckets() {
+	if s.algorithm.v.HasBuckets() && s.form != formPlaces {
 		l.add("buckets", strconv.Itoa(e.Limit.Tiers[0].Buckets), markOf(&s.buckets))
 	}
 	for i := range policies {
@@ -115,6 +115,10 @@ func (l *lister) tier(i int) {
 		prefix = fmt.Sprintf("tiers[%d].", i)
 	case formQuota:
 		prefix = "quota."
+	case formPlaces:
+		l.amount("concurrency", i, markOf(&spec.amount), func(t *limit.Tier) int64 { return t.Threshold })
+		l.add("holdFor", limit.DurationText(t.Period), markOf(&spec.period))
+		return
 	default: // the tier's settings are keys of the limit
 	}
 	l.amount(prefix+t.Algorithm.AmountField(), i, markOf(&spec.amount),

@@ -49,7 +49,12 @@ var policies = []policy{
 		return e.Limit.Unit
 	}}, func(s *spec) *field[string] { return &s.unit }, (*reader).unit),
 	policyOf(policy{key: "cost", overridable: true,
-		text: func(e *Effective) string { return e.Cost.String() + e.Limit.UnitSuffix() }},
+		text: func(e *Effective) string {
+			if e.spec.form == formPlaces {
+				return "" // each request is one
+			}
+			return e.Cost.String() + e.Limit.UnitSuffix()
+		}},
 		func(s *spec) *field[CostRule] { return &s.cost }, (*reader).cost),
 	policyOf(policy{key: "exact", text: func(e *Effective) string {
 		if !e.spec.exact.set {

@@ -73,11 +73,18 @@ func shapeCases(ok string) []problemCase {
 func limitCases() []problemCase {
 	cases := []problemCase{
 		{"no form", "plans:\n- id: p\n  limits:\n  - ▸{id: a}\n"},
+		{"concurrency without holdFor", "plans:\n- id: p\n  limits:\n  - ▸{id: a, concurrency: 8}\n"},
 		{"two forms", planWithLimit("algorithm: ▸token_bucket, rate: ▸1, tiers: ▸[{period: 1s, threshold: 1}], " +
 			"quota: {units: 1, every: day}")},
 	}
 	for _, c := range []struct{ name, text string }{
 		{"unknown key near", "tiers: [{period: 1s, threshold: 1}], ▸onStoreFail: open"},
+		{"holdFor without concurrency", "tiers: [{period: 1s, threshold: 1}], holdFor: ▸30s"},
+		{"concurrency beside others", "concurrency: 8, holdFor: 30s, unit: ▸tokens, cost: ▸5, exact: ▸true, " +
+			"period: ▸1s"},
+		{"concurrency out of range", "concurrency: ▸0, holdFor: ▸500ms"},
+		{"holdFor of two days", "concurrency: 8, holdFor: ▸48h"},
+		{"unit of concurrency", "unit: ▸concurrent-requests, cost: 1, tiers: [{period: 1s, threshold: 1}]"},
 		{"unknown key of another place", "tiers: [{period: 1s, threshold: 1}], ▸pathPattern: /x"},
 		{"unknown key in tier", "tiers: [{period: 1s, threshold: 1, ▸treshold: 2}]"},
 		{"algorithm misspelt", "▸algorithn: token_bucket, rate: 1, period: 1s"},
@@ -208,6 +215,7 @@ func tenantCases() []problemCase {
 	}
 	for _, c := range []struct{ name, text string }{
 		{"suspended", "suspended: ▸1"},
+		{"override concurrency of a bucket", "overrides: [{id: a, concurrency: ▸5}]"},
 		{"override misspelt", "overrides: [{id: a, ▸rat: 5}]"},
 		{"boost misspelt", "boosts: [{id: a, factor: 2, ▸unti: 2026-12-01T00:00:00Z}]"},
 		{"override unknown limit", "overrides: [{id: ▸z, rate: 5}]"},

@@ -19,7 +19,7 @@ var (
 	limitSchema = &schema{
 		What: "a limit",
 		Keys: append([]string{"id", "per", "match", "group", "algorithm", "rate", "threshold", "period", "burst",
-			"buckets", "tiers", "quota"}, policyKeys(func(*policy) bool { return true })...),
+			"buckets", "tiers", "quota", "concurrency", "holdFor"}, policyKeys(func(*policy) bool { return true })...),
 		Refused: map[string]string{
 			"methods":     "write it inside match: {methods: […]}",
 			"pathPattern": "write it inside match: {pathPattern: …}",
@@ -36,7 +36,8 @@ var (
 	ipLimitSchema = &schema{
 		What: "a limit of ipLimits",
 		Keys: withoutKeys(limitSchema.Keys,
-			append(policyKeys(func(p *policy) bool { return p.perValue || p.perPlan }), "per")...),
+			append(policyKeys(func(p *policy) bool { return p.perValue || p.perPlan }), "per", "concurrency",
+				"holdFor")...),
 		Refused: refusedInIPLimits(),
 	}
 	slaSchema   = &schema{What: "an SLA", Keys: []string{"id", "enabled", "match", "tiers"}}
@@ -54,7 +55,7 @@ var (
 	}
 	overrideSchema = &schema{
 		What: "an override",
-		Keys: append([]string{"id", "rate", "threshold", "burst", "tiers", "quota"},
+		Keys: append([]string{"id", "rate", "threshold", "burst", "tiers", "quota", "concurrency"},
 			policyKeys(func(p *policy) bool { return p.overridable })...),
 		Refused: refusedInOverride(),
 	}
@@ -94,12 +95,12 @@ func refused(why string, keys ...string) map[string]string {
 func refusedInIPLimits() map[string]string {
 	out := refused(ipOnly, append(policyKeys(func(p *policy) bool { return p.perValue }), "per")...)
 	maps.Copy(out, refused("ipLimits count requests: write the limit in a plan",
-		policyKeys(func(p *policy) bool { return p.perPlan })...))
+		append(policyKeys(func(p *policy) bool { return p.perPlan }), "concurrency", "holdFor")...))
 	return out
 }
 
 func refusedInOverride() map[string]string {
-	out := refused(changesIdentity, "per", "match", "group", "algorithm", "period", "buckets")
+	out := refused(changesIdentity, "per", "match", "group", "algorithm", "period", "buckets", "holdFor")
 	for _, key := range policyKeys(func(p *policy) bool { return !p.overridable }) {
 		out[key] = changesIdentity
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// form says which of the three ways to write a limit's counting is used.
+// form says which of the four ways to write a limit's counting is used.
 type form uint8
 
 const (
@@ -15,9 +15,10 @@ const (
 	formSingle      // algorithm, rate or threshold, period
 	formTiers       // tiers
 	formQuota       // quota
+	formPlaces      // concurrency, holdFor
 )
 
-var formNames = [...]string{"", "algorithm", "tiers", "quota"}
+var formNames = [...]string{"", "algorithm", "tiers", "quota", "concurrency"}
 
 // spec is a limit as written, with the place of each setting. Overrides replace settings in a copy.
 type spec struct {
@@ -35,7 +36,7 @@ type spec struct {
 	algorithm field[limit.Algorithm]
 	buckets   field[int]
 	tiersAt   place
-	tiers     []tierSpec // exactly one for formSingle and formQuota
+	tiers     []tierSpec // exactly one for formSingle, formQuota and formPlaces
 	mode      field[limit.Mode]
 	onFailure field[limit.FailurePolicy]
 	unit      field[string]
@@ -48,8 +49,8 @@ type spec struct {
 // tierSpec is one tier of a spec.
 type tierSpec struct {
 	from        place
-	amount      field[int64] // rate, threshold or units
-	period      field[time.Duration]
+	amount      field[int64]         // rate, threshold, units or concurrency
+	period      field[time.Duration] // or holdFor
 	burst       field[int64]
 	every       field[limit.Every]
 	timezone    field[*time.Location]

@@ -26,6 +26,7 @@ type override struct {
 	rate      field[int64]
 	threshold field[int64]
 	burst     field[int64]
+	places    field[int64]
 	tiers     field[[]tierSpec]
 	quota     field[field[int64]] // units
 	policies  spec                // only policies that are overridable are set
@@ -130,6 +131,7 @@ func (r *reader) override(v value, layer string) (*override, bool) {
 	out.rate = take(o, "rate", layer, r.units)
 	out.threshold = take(o, "threshold", layer, r.units)
 	out.burst = take(o, "burst", layer, r.units)
+	out.places = take(o, "concurrency", layer, r.units)
 	out.tiers = take(o, "tiers", layer, func(v value) ([]tierSpec, bool) {
 		tiers := r.tiers(v, layer)
 		return tiers, len(tiers) > 0
@@ -171,6 +173,7 @@ func (r *reader) merge(base *spec, o *override) (*spec, bool) {
 		replace(&s.tiers[0].amount, o.rate)
 		replace(&s.tiers[0].amount, o.threshold)
 		replace(&s.tiers[0].burst, o.burst)
+		replace(&s.tiers[0].amount, o.places)
 	}
 	return &s, !o.tiers.bad && !o.quota.bad
 }
@@ -199,6 +202,8 @@ func (r *reader) fits(s *spec, o *override) bool {
 	unfit(o.burst.from, o.burst.set && !s.algorithm.v.HasBurst(), says, has)
 	unfit(o.tiers.from, o.tiers.set && s.form != formTiers, says, has)
 	unfit(o.quota.from, o.quota.set && s.form != formQuota, says, has)
+	unfit(o.policies.cost.from, o.policies.cost.set && s.form == formPlaces, says, has)
+	unfit(o.places.from, o.places.set && s.form != formPlaces, says, has)
 	return r.Found() == before
 }
 

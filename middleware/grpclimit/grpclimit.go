@@ -3,7 +3,8 @@
 // A call is a request with the method POST and the full method as its path, such as "/shop.v1.Orders/Get", so that
 // plans can match it by pathPattern. Credentials are in its metadata: x-api-key, authorization. Handlers get the caller
 // from middleware.FromContext. Metadata by which services trust Sluice (x-sluice-…, ratelimit…, x-ratelimit-…) is
-// removed from every call, also from exempt ones.
+// removed from every call, also from exempt ones. A call keeps its place of a limit with concurrency until its handler
+// has returned or panicked.
 //
 // A call that is denied ends with a status: ResourceExhausted over a limit, with the exact wait as
 // google.rpc.RetryInfo, if waiting helps; Unauthenticated without a good credential; PermissionDenied for tenants that
@@ -15,6 +16,7 @@ package grpclimit
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -29,6 +31,7 @@ import (
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/caller"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/request/forward"
 )
 
@@ -94,12 +97,13 @@ func Unary(limiter *sluice.Limiter, opts ...Option) grpc.UnaryServerInterceptor 
 		if o.exempts(info.FullMethod) {
 			return handle(ctx, message)
 		}
-		d := o.decide(ctx, limiter, info.FullMethod, message)
+		d := o.decide(ctx, limiter, info.FullMethod, message, true)
 		// SetHeader fails only if headers were sent before. Nothing has sent any yet.
 		_ = grpc.SetHeader(ctx, headers(&d))
 		if !d.Allowed {
 			return nil, denial(&d)
 		}
+		defer limiter.Hold(d.Reservation())()
 		return handle(withCaller(ctx, &d), message)
 	}
 }
@@ -113,11 +117,12 @@ func Stream(limiter *sluice.Limiter, opts ...Option) grpc.StreamServerIntercepto
 		if o.exempts(info.FullMethod) {
 			return handle(server, &limited{ServerStream: stream, ctx: ctx, options: new(options)})
 		}
-		d := o.decide(ctx, limiter, info.FullMethod, nil)
+		d := o.decide(ctx, limiter, info.FullMethod, nil, true)
 		_ = stream.SetHeader(headers(&d)) // cannot fail here, as in Unary
 		if !d.Allowed {
 			return denial(&d)
 		}
+		defer limiter.Hold(d.Reservation())()
 		return handle(server, &limited{ServerStream: stream, ctx: withCaller(ctx, &d), options: o,
 			limiter: limiter,
 			method:  info.FullMethod})
@@ -157,14 +162,15 @@ func (s *limited) RecvMsg(message any) error {
 	if err := s.ServerStream.RecvMsg(message); err != nil || !s.options.perMessage {
 		return err
 	}
-	if d := s.options.decide(s.ctx, s.limiter, s.method, message); !d.Allowed {
+	if d := s.options.decide(s.ctx, s.limiter, s.method, message, false); !d.Allowed {
 		return denial(&d)
 	}
 	return nil
 }
 
-// decide asks the limiter about a call.
-func (o *options) decide(ctx context.Context, limiter *sluice.Limiter, method string, message any) sluice.Decision {
+// decide asks the limiter about a call, or about a message of one, which needs no place of its own.
+func (o *options) decide(ctx context.Context, limiter *sluice.Limiter, method string, message any, isCall bool,
+) sluice.Decision {
 	req := sluice.Request{Method: http.MethodPost, Path: method, Header: http.Header{}}
 	md, _ := metadata.FromIncomingContext(ctx)
 	for name, values := range md {
@@ -180,6 +186,13 @@ func (o *options) decide(ctx context.Context, limiter *sluice.Limiter, method st
 	}
 	if o.costs != nil {
 		req.Costs = o.costs(method, message)
+	}
+	if !isCall {
+		req.Costs = maps.Clone(req.Costs)
+		if req.Costs == nil {
+			req.Costs = sluice.Costs{}
+		}
+		req.Costs[limit.ConcurrentRequests] = 0
 	}
 	if o.identify != nil {
 		req.Identify = func(ctx context.Context) (sluice.Identity, error) { return o.identify(ctx, method) }

@@ -279,3 +279,52 @@ func TestStream(t *testing.T) {
 		t.Errorf("a suspended tenant: %v", err)
 	}
 }
+
+// endless is a stream on which messages arrive without end.
+type endless struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *endless) Context() context.Context      { return s.ctx }
+func (s *endless) SetHeader(_ metadata.MD) error { return nil }
+func (s *endless) RecvMsg(any) error             { return nil }
+
+// Guarantees that a call keeps its place until its handler has returned or panicked, and that the messages of a stream
+// need no further one.
+func TestPlaces(t *testing.T) {
+	text := strings.NewReplacer("limits:\n", "limits:\n      - { id: in-flight, concurrency: 1, holdFor: 30s }\n",
+		"threshold: 3", "threshold: 4").Replace(plans)
+	limiter, err := sluice.New(sluice.Config{Log: slog.New(slog.DiscardHandler), PlansData: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer limiter.Close(t.Context()) //nolint:errcheck // nothing is pending
+	who := grpclimit.WithIdentity(func(context.Context, string) (sluice.Identity, error) {
+		return sluice.Identity{Tenant: "acme"}, nil
+	})
+	unary, stream := grpclimit.Unary(limiter, who), grpclimit.Stream(limiter, who, grpclimit.PerMessage())
+	const method = "/grpc.reflection.v1.ServerReflection/List"
+	call := func(handle grpc.UnaryHandler) (err error) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				err = fmt.Errorf("%v", cause)
+			}
+		}()
+		_, err = unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method}, handle)
+		return err
+	}
+	nothing := func(context.Context, any) (any, error) { return nil, nil } //nolint:nilnil // a handler of a test
+	if err := call(func(context.Context, any) (any, error) { return nil, call(nothing) }); status.Code(err) !=
+		codes.ResourceExhausted {
+		t.Errorf("a call within a call: %v, want ResourceExhausted", err)
+	}
+	if err := call(func(context.Context, any) (any, error) { panic("a defect") }); fmt.Sprint(err) != "a defect" {
+		t.Errorf("a handler that panics: %v", err)
+	}
+	err = stream(nil, &endless{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method},
+		func(_ any, s grpc.ServerStream) error { return errors.Join(s.RecvMsg(nil), call(nothing)) })
+	if code := status.Code(err); code != codes.ResourceExhausted || strings.Count(err.Error(), "sluice:") != 1 {
+		t.Errorf("a message and a call within a stream: %v, want that the call alone is denied", err)
+	}
+}

@@ -178,6 +178,7 @@ type Limit struct {
 	// Home is the cell whose stores keep the counters, under the same names. "" means the cell that decides.
 	Home string
 
+	renewal  *Limit // see Renewal
 	compiled bool
 	valued   bool   // Per is not "tenant"
 	usable   bool   // compiled, and Mode is not Off
@@ -267,7 +268,29 @@ func New(l Limit) (*Limit, error) {
 	})
 	out.compiled, out.valued, out.idHash = true, out.Per != PerTenant, hashText(out.ID)
 	out.usable = out.Mode != Off
+	if t := out.Tiers[0]; out.Unit == ConcurrentRequests && t.Threshold < MaxUnits {
+		open := out
+		open.Tiers = []Tier{{Algorithm: t.Algorithm, Period: t.Period, Buckets: t.Buckets, Threshold: MaxUnits}}
+		renewal, err := New(open)
+		if err != nil {
+			return nil, err
+		}
+		out.renewal = renewal
+	}
 	return &out, nil
+}
+
+// Renewal returns, of a limit on ConcurrentRequests, the limit that renews a place: it has the same counters, and never
+// denies. The place of a request that goes on is charged anew before the old one is given back. So the request never
+// goes without a place, and nobody else gets the place, although the limit may be full.
+func (l *Limit) Renewal() *Limit {
+	switch {
+	case l.PartOf != nil:
+		return l.PartOf.Renewal()
+	case l.renewal != nil:
+		return l.renewal
+	}
+	return l
 }
 
 // KeptIn returns a copy of l whose counters are kept by the stores of the cell home. l must have been made by [New].
@@ -276,6 +299,9 @@ func (l *Limit) KeptIn(home string) *Limit {
 	out.Home, out.Tiers = home, slices.Clone(l.Tiers)
 	for i := range out.Tiers {
 		out.Tiers[i].limit = &out
+	}
+	if l.renewal != nil {
+		out.renewal = l.renewal.KeptIn(home)
 	}
 	return &out
 }
@@ -299,6 +325,9 @@ func (l *Limit) check(bad report) {
 	}
 	if !ValidUnit(l.Unit) {
 		bad("unit", "%q is not %s", l.Unit, UnitGrammar)
+	}
+	if l.Unit == ConcurrentRequests && (len(l.Tiers) != 1 || l.Tiers[0].Algorithm != SlidingBuckets) {
+		bad("unit", "%s need one tier of %s", l.Unit, SlidingBuckets)
 	}
 	if l.Mode > Off {
 		bad("mode", "%s is not a mode", l.Mode)
@@ -402,8 +431,15 @@ func ValidID(id string) bool {
 	}) < 0
 }
 
-// Requests is the unit of a limit that names none.
-const Requests = "requests"
+const (
+	// Requests is the unit of a limit that names none.
+	Requests = "requests"
+
+	// ConcurrentRequests is the unit of a limit on requests in flight, as in the registry of
+	// draft-ietf-httpapi-ratelimit-headers. Such a limit is one tier of SlidingBuckets. A request charges 1, its place,
+	// and gives it back when it ends. The period is how long a place counts that nobody gives back.
+	ConcurrentRequests = "concurrent-requests"
+)
 
 // UnitGrammar says, for messages, what ValidUnit accepts.
 const UnitGrammar = "1 to 32 of a-z 0-9 -, beginning with a letter"

@@ -1,5 +1,7 @@
 package limit
 
+import "time"
+
 // SlidingBuckets divides time into buckets, n of them in a period, and admits a cost if no more than the threshold was
 // charged in the current bucket and the n before it. It never admits more than the threshold in a period, but counts
 // units for up to one bucket longer than a sliding log does. It needs memory for up to n+1 entries, and for up to as
@@ -16,9 +18,13 @@ var slidingBucketsKind = kind{
 type slidingBuckets struct {
 	log
 	buckets int64 // n, the number of buckets in a period
+	places  bool  // the units are the places of requests in flight, most of which come back before they expire
 }
 
-func newSlidingBuckets(t *Tier, _ *Limit, bad report) algorithm {
+// placeRetry is the longest wait for a place: places come back at any moment.
+const placeRetry = int64(time.Second / time.Microsecond)
+
+func newSlidingBuckets(t *Tier, l *Limit, bad report) algorithm {
 	if t.Buckets == 0 {
 		t.Buckets = DefaultBuckets
 	}
@@ -29,7 +35,16 @@ func newSlidingBuckets(t *Tier, _ *Limit, bad report) algorithm {
 	// Rounded up: n whole buckets then cover at least the period, so the bound stays the threshold.
 	n, period := int64(t.Buckets), t.Period.Microseconds()
 	width := ceilDiv(period, n)
-	return &slidingBuckets{log{threshold: t.Threshold, period: period, width: width, lasts: (n + 1) * width}, n}
+	return &slidingBuckets{log{threshold: t.Threshold, period: period, width: width, lasts: (n + 1) * width}, n,
+		l.Unit == ConcurrentRequests}
+}
+
+func (b *slidingBuckets) evaluate(s *State, now int64, r *Result) bool {
+	sound := b.log.evaluate(s, now, r)
+	if b.places && sound && !r.Admits && !r.Never {
+		r.RetryAt = min(r.RetryAt, now+placeRetry)
+	}
+	return sound
 }
 
 func (b *slidingBuckets) params(string) Params {

@@ -19,6 +19,7 @@ var settleCases = []testCase{
 	{"a use that does not fit its receipt settles nothing", testBadUse},
 	{"what was used beyond a receipt is charged to the counter of its value", testOverageOfValue},
 	{"decisions beside settlements lose no unit", testConcurrentSettlements},
+	{"a place is renewed although all are taken, and freed once", testPlaces},
 }
 
 // settled is samples without the leaky bucket, whose debt is bounded by one period: it cannot count what a call turns
@@ -158,7 +159,7 @@ func testSettleKept(tb testing.TB, c Config) {
 		l := k.limit(tb, "ten", 10)
 		end := Start.Add(time.Hour)
 		early, late := kept(s.allowed(Start, charge(l, 1))), kept(s.allowed(Start, charge(l, 1)))
-		last := end.Add(-time.Microsecond)
+		last := end.Add(-10 * time.Second) // a store may forget settlements by a clock that goes on meanwhile
 		s.wantSettled("just before its time ends", s.settle(last, early, 3), 0, 2)
 		if got := s.settle(last, early, 3); !got.Repeated {
 			s.Errorf("a repeated settlement just before the receipt's time ends: %+v, want Repeated", got)
@@ -239,4 +240,42 @@ func testConcurrentSettlements(tb testing.TB, c Config) {
 			s.Errorf("by the decisions and settlements %d units remain, and the counter says %d", want, left)
 		}
 	})
+}
+
+func testPlaces(tb testing.TB, c Config) {
+	s := newSubject(tb, c)
+	held := build(tb, limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
+		Algorithm: limit.SlidingBuckets, Threshold: 2, Period: 8 * time.Second, Buckets: 8}}})
+	all := build(tb, limit.Limit{ID: "all", Tiers: []limit.Tier{{
+		Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})
+	request, renewal := []limit.Charge{charge(held, 1), charge(all, 1)}, charge(held.Renewal(), 1)
+	at := func(seconds int) time.Time { return Start.Add(time.Duration(seconds) * time.Second) }
+	free := func(r *limit.Receipt, seconds int, want int64) {
+		s.Helper()
+		s.clock(at(seconds))
+		got, err := s.store.Settle(s.Context(), r, nil, at(seconds))
+		if err != nil || got.Returned[0] != want {
+			s.Errorf("a place is given back after %d s: %+v, %v; want %d returned", seconds, got, err, want)
+		}
+	}
+	first, dead := kept(s.allowed(at(0), request...)), kept(s.allowed(at(1), request...))
+	d := s.denied(at(1), request...)
+	if wait := d.RetryAt - at(1).UnixMicro(); wait <= 0 || wait > time.Second.Microseconds() {
+		s.Errorf("all places are taken, and RetryAt is in %d µs, want at most a second", wait)
+	}
+	renewed := kept(s.allowed(at(3), renewal))
+	s.denied(at(3), request...) // three places count
+	free(first, 3, 1)
+	free(first, 3, 0)
+	s.denied(at(3), request...)
+	third := kept(s.allowed(at(10), request...)) // nobody has renewed the second place
+	s.denied(at(10), request...)
+	free(dead, 10, 0)
+	s.denied(at(10), request...)
+	free(renewed, 10, 1)
+	free(third, 10, 1)
+	for range 2 {
+		s.allowed(at(10), request...)
+	}
+	s.denied(at(10), request...)
 }
