@@ -12,8 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/sluicelimits/sluice/internal/dev/accesslog"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -113,6 +115,9 @@ func (r *replay) resolve() error {
 		r.notes = append(r.notes, fmt.Sprintf("the plans file has no tenants and one plan, so every tenant gets "+
 			"plan %s", r.planID))
 	}
+	if slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Set().UnitCosts()[limit.ConcurrentRequests] > 0 }) {
+		r.notes = append(r.notes, notInFlight)
+	}
 	if r.planID == "" {
 		return r.checkFixed()
 	}
@@ -124,6 +129,8 @@ func (r *replay) resolve() error {
 	}
 	return fmt.Errorf("default plan %q: %w", r.planID, ErrUnknownPlan)
 }
+
+const notInFlight = "limits with concurrency are left out: the logs do not say when a request has ended"
 
 // checkFixed returns an error if all requests are of one fixed tenant and this tenant has no limits: every request
 // would be refused.

@@ -213,6 +213,16 @@ tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one },
 			t.Errorf("%d allowed, notes %q; want all 6, and a note that no limit applied", r.Allowed, r.Notes)
 		}
 	})
+	t.Run("requests in flight", func(t *testing.T) {
+		user, _ := simulate.ParseTenantFrom("user")
+		lone := config(t, `plans: [ { id: one, limits: [ { id: l, concurrency: 1, holdFor: 24h }, `+
+			`{ id: m, quota: { units: 2, every: day } } ] } ]`)
+		r := run(t, simulate.Options{Config: lone, Logs: []simulate.Log{text("a", log)}, TenantFrom: &user})
+		if r.Allowed != 5 || r.Denied != 1 || len(r.Notes) != 2 || !strings.Contains(r.Notes[1], "concurrency") {
+			t.Errorf("%d allowed, %d denied, notes %q; want the quota alone to deny, and said so", r.Allowed, r.Denied,
+				r.Notes)
+		}
+	})
 	t.Run("only ipLimits apply", func(t *testing.T) {
 		both := config(t, plans+"ipLimits: [ { id: i, tiers: [ { period: 1m, threshold: 9 } ] } ]\n")
 		none, _ := simulate.ParseTenantFrom("none")
