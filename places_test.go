@@ -157,7 +157,7 @@ func TestPlacesOfALoweredLimit(t *testing.T) {
 // settled by its unit.
 func TestPlaceAndTokens(t *testing.T) {
 	inFlight(t, func(t *testing.T, l *sluice.Limiter) {
-		d, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 300}, 10*time.Second)
+		d, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 300}, time.Hour)
 		if !d.Allowed {
 			t.Fatalf("%+v", d)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/answer"
@@ -46,9 +47,8 @@ type reservation struct {
 	request  authorizer.Request // to charge the same limits once more
 	units    map[string]int64   // the units that the plan has
 	costs    Costs              // what is charged now of each unit that a cost was named in
-	ttl      time.Duration      // for which it lasts, from the last update on
-	hold     time.Duration      // the shortest holdFor of the places that it has; 0: it has none
 	parts    []*limit.Receipt   // of the decision, and of each update that charged more
+	places   *inflight.Places   // of limits with concurrency
 	lowering Costs              // the lower totals of an update that did not end: part of it may have been done; or nil
 	settling bool               // a settlement has begun; it may have failed
 	ended    bool
@@ -70,7 +70,7 @@ type Settlement struct {
 
 // Reserve decides as Decide does, and charges the estimate in place of r.Costs. Until ttl has passed, 0 < ttl ≤
 // MaxReservation, Settle can give back what was not used, and charge what was used beyond the estimate. Let ttl be
-// longer than the request can take with all its retries. With a place, the reservation lasts for holdFor at least.
+// longer than the request can take with all its retries.
 func (l *Limiter) Reserve(ctx context.Context, who Identity, r Request, estimate Costs, ttl time.Duration) (
 	Decision, Reservation,
 ) {
@@ -91,11 +91,12 @@ func (l *Limiter) badTime(ttl time.Duration) Decision {
 
 // reserved returns the reservation of an allowed request. It also covers the limits of which the request spends nothing
 // so far: it may turn out to use some.
-func (l *Limiter) reserved(a *authorizer.Answer, req *authorizer.Request, ttl, hold time.Duration) Reservation {
+func (l *Limiter) reserved(a *authorizer.Answer, req *authorizer.Request, ttl time.Duration) Reservation {
 	part, units := a.Receipt()
+	places := (&inflight.Keeper{Store: l.store, Now: l.c.Now, Log: l.c.Log}).Take(part)
 	part.KeepFor(ttl)
 	res := &reservation{limiter: l, request: *req, units: units, costs: Costs{}, parts: []*limit.Receipt{part},
-		ttl: ttl, hold: hold}
+		places: places}
 	for unit, n := range req.Costs {
 		res.costs[unit] = n
 	}
@@ -118,14 +119,12 @@ func (l *Limiter) Settle(ctx context.Context, r Reservation, used Costs) (Settle
 	if err := plan.CheckCosts(0, used); err != nil {
 		return Settlement{}, fmt.Errorf("%w: %w", ErrCost, err)
 	}
-	all := Costs{limit.ConcurrentRequests: 0}
-	for unit, n := range used {
-		if unit == limit.Requests || unit == limit.ConcurrentRequests {
+	for _, unit := range []string{limit.Requests, limit.ConcurrentRequests} {
+		if _, named := used[unit]; named {
 			return Settlement{}, fmt.Errorf("%w: costs: %s are given back by Cancel, and not settled", ErrCost, unit)
 		}
-		all[unit] = n
 	}
-	return l.end(ctx, r, func(res *reservation) [][]int64 { return res.split(all) })
+	return l.end(ctx, r, func(res *reservation) [][]int64 { return res.split(used) })
 }
 
 // Cancel gives everything back that the reservation has charged and that still counts. It is for requests that have
@@ -151,6 +150,13 @@ func (l *Limiter) end(ctx context.Context, r Reservation, use func(*reservation)
 		Uncharged: map[string]int64{}}
 	if res.ended {
 		return out, nil
+	}
+	places, err := res.places.Release(ctx)
+	if err != nil {
+		return out, fmt.Errorf("%w: %w", ErrReservation, err)
+	}
+	for id, n := range places {
+		largest(out.Returned, id, n)
 	}
 	used, before := use(res), len(res.parts) > 0
 	for i, part := range res.parts {
@@ -245,7 +251,11 @@ func (l *Limiter) Update(ctx context.Context, r Reservation, total Costs, ttl ti
 	}
 	res.mu.Lock()
 	defer res.mu.Unlock()
-	if err := l.prepareToChange(ctx, res); err != nil {
+	now := l.c.Now()
+	if res.settling || res.over(now) {
+		return Decision{}, ErrReservationEnded
+	}
+	if err := l.prepare(ctx, res); err != nil {
 		return Decision{}, err
 	}
 	more, less, err := res.changes(total)
@@ -258,26 +268,16 @@ func (l *Limiter) Update(ctx context.Context, r Reservation, total Costs, ttl ti
 			return d, err
 		}
 	}
-	if err := l.renew(ctx, res); err != nil {
-		return d, err
+	if err := res.places.Renew(ctx); err != nil {
+		return d, fmt.Errorf("%w: %w", ErrReservation, err)
 	}
-	ttl = max(ttl, res.hold)
-	now := l.c.Now().UnixMicro()
 	for _, part := range res.parts {
-		part.KeepFor(time.Duration(max(now-part.Issued(), 0))*time.Microsecond + ttl)
+		part.KeepFor(time.Duration(max(now.UnixMicro()-part.Issued(), 0))*time.Microsecond + ttl)
 	}
-	if res.ttl = ttl; len(less) > 0 {
+	if len(less) > 0 {
 		err = l.giveBack(ctx, res, less)
 	}
 	return d, err
-}
-
-// prepareToChange is prepare for a reservation that must go on.
-func (l *Limiter) prepareToChange(ctx context.Context, res *reservation) error {
-	if res.settling || res.over(l.c.Now()) {
-		return ErrReservationEnded
-	}
-	return l.prepare(ctx, res)
 }
 
 // over reports whether the time of the reservation is over.

@@ -14,6 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
+	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store"
@@ -343,9 +344,11 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 	a.LogRefusal(ctx)
 	d := decisionOf(a)
 	if d.Allowed && !peek {
-		shortest, longest := held(a.Decision())
-		if ttl := max(keep, longest); ttl > 0 {
-			d.reservation = l.reserved(a, req, ttl, shortest)
+		if taken := a.Decision(); taken != nil {
+			keep = max(keep, inflight.HoldFor(taken))
+		}
+		if keep > 0 {
+			d.reservation = l.reserved(a, req, keep)
 		}
 	}
 	return d

@@ -91,15 +91,37 @@ func (r *Receipt) Cover(c Charge) {
 // Rest returns the receipt of what stays charged after r was settled to what was used, which has given back the
 // returned units. Its ID has a random part, so that no other receipt has it, and is of the same store.
 func (r *Receipt) Rest(random uint64, used, returned []int64) *Receipt {
-	const ofNoDecision = 1 << 63 // stores count their own receipts from 0
-	rest := NewReceipt(ReceiptID{Hi: r.id.Hi, Lo: random | ofNoDecision}, r.owner, r.issued)
-	rest.kept, rest.entries = r.kept, slices.Clone(r.entries)
+	rest := r.another(random)
+	rest.entries = slices.Clone(r.entries)
 	for i := range rest.entries {
 		e := &rest.entries[i]
 		e.Units -= r.Unused(i, used)
 		e.refundedBefore += returned[i] * e.Tier.Params(r.owner).Den // its own refund does not count as another one's
 	}
 	return rest
+}
+
+// another returns an empty receipt of the same owner, time and store. Its ID has a random part.
+func (r *Receipt) another(random uint64) *Receipt {
+	const ofNoDecision = 1 << 63 // stores count their own receipts from 0
+	out := NewReceipt(ReceiptID{Hi: r.id.Hi, Lo: random | ofNoDecision}, r.owner, r.issued)
+	out.kept = r.kept
+	return out
+}
+
+// Split moves the entries that are chosen to another receipt, which is settled by itself. Its ID is made like that of
+// Rest.
+func (r *Receipt) Split(random uint64, chosen func(*ReceiptEntry) bool) *Receipt {
+	out, left := r.another(random), []ReceiptEntry(nil)
+	for i := range r.entries {
+		if e := &r.entries[i]; chosen(e) {
+			out.entries = append(out.entries, *e)
+		} else {
+			left = append(left, *e)
+		}
+	}
+	r.entries = left
+	return out
 }
 
 // Counter names what a request asked to charge, whichever counter it was: that of the limit, or of an instance's part

@@ -1,0 +1,161 @@
+// Package inflight keeps the places that requests take of limits with concurrency: it renews them while a request is
+// served, and gives them back when it has ended.
+package inflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// renewals is how many times places are renewed within holdFor. Two failures in a row lose no place.
+const renewals = 3
+
+// Keeper keeps places in a store.
+type Keeper struct {
+	Store limit.Store
+	Now   func() time.Time
+	Log   *slog.Logger
+}
+
+// Places are those of one request. A nil Places has none.
+type Places struct {
+	keeper *Keeper
+	hold   time.Duration // the shortest time for which a place counts without being renewed
+
+	mu       sync.Mutex
+	receipts []*limit.Receipt // of the places; of more than one only if a renewal has failed
+	timer    *time.Timer      // nil before Keep
+	released bool
+}
+
+// HoldFor returns the longest time for which a place that the decision took counts without being renewed; 0 if it took
+// none.
+func HoldFor(d *limit.Decision) (longest time.Duration) {
+	for i := range d.Results {
+		if r := &d.Results[i]; r.Charged > 0 && r.Limit().Unit == limit.ConcurrentRequests {
+			longest = max(longest, r.Tier.Period)
+		}
+	}
+	return longest
+}
+
+// Take takes the places out of a receipt that nobody else uses. It returns nil if there are none.
+func (k *Keeper) Take(r *limit.Receipt) *Places {
+	taken := r.Split(rand.Uint64(), func(e *limit.ReceiptEntry) bool {
+		return e.Units > 0 && e.Tier.Limit().Unit == limit.ConcurrentRequests
+	})
+	entries := taken.Entries()
+	if len(entries) == 0 {
+		return nil
+	}
+	p := &Places{keeper: k, hold: limit.MaxKept}
+	for i := range entries {
+		p.hold = min(p.hold, entries[i].Tier.Period)
+	}
+	p.add(taken)
+	return p
+}
+
+// add adds a receipt that can be settled for as long as one of its places counts.
+func (p *Places) add(r *limit.Receipt) {
+	entries, end := r.Entries(), int64(0)
+	for i := range entries {
+		end = max(end, entries[i].Params().End)
+	}
+	r.KeepFor(time.Duration(end-r.Issued()) * time.Microsecond)
+	p.receipts = append(p.receipts, r)
+}
+
+// Keep renews the places every third of their shortest time, until Release. An error is logged.
+func (p *Places) Keep() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.timer == nil && !p.released {
+		p.timer = time.AfterFunc(p.hold/renewals, p.keep)
+	}
+}
+
+func (p *Places) keep() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.released {
+		return
+	}
+	if err := p.renew(context.Background()); err != nil {
+		p.keeper.Log.Warn("the place of a request in flight was not renewed", "error", err)
+	}
+	p.timer.Reset(p.hold / renewals)
+}
+
+// Renew charges each place anew, and gives the old one back. Places that were released stay so.
+func (p *Places) Renew(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.released {
+		return nil
+	}
+	return p.renew(ctx)
+}
+
+func (p *Places) renew(ctx context.Context) error {
+	newest := p.receipts[len(p.receipts)-1]
+	req := limit.Request{Owner: newest.Owner()}
+	for _, e := range newest.Entries() {
+		req.Charges = append(req.Charges, limit.Charge{Limit: e.Tier.Limit().Renewal(), Value: e.Counter().Value, Cost: 1})
+	}
+	var d limit.Decision
+	if err := p.keeper.Store.Decide(ctx, &req, p.keeper.Now(), &d); err != nil {
+		return fmt.Errorf("renew a place: %w", err)
+	}
+	if !d.Allowed {
+		return errors.New("renew a place: the store does not answer, and its limit is closed then")
+	}
+	p.add(d.Receipt())
+	_, err := p.giveBack(ctx, 1)
+	return err
+}
+
+// Release gives the places back, once, and returns how many of each limit still counted, by its id. After an error it
+// can be called again.
+func (p *Places) Release(ctx context.Context) (map[string]int64, error) {
+	if p == nil {
+		return nil, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.released = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	return p.giveBack(ctx, 0)
+}
+
+// giveBack settles all receipts but the last ones.
+func (p *Places) giveBack(ctx context.Context, keep int) (returned map[string]int64, err error) {
+	returned = map[string]int64{}
+	for len(p.receipts) > keep {
+		r := p.receipts[0]
+		s, err := p.keeper.Store.Settle(ctx, r, nil, p.keeper.Now())
+		if err != nil {
+			return returned, fmt.Errorf("give back a place: %w", err)
+		}
+		for i, e := range r.Entries() {
+			returned[e.Tier.Limit().ID] += s.Returned[i]
+		}
+		p.receipts = p.receipts[1:]
+	}
+	return returned, nil
+}
