@@ -1,7 +1,5 @@
 package sluice
 
-import "context"
-
 // Hold keeps the places that a request has taken of limits with concurrency, while the request is served: it renews
 // them every third of the shortest holdFor. Call release when the request has ended, also after a panic. It gives the
 // places back, as Settle and Cancel do, and changes nothing else of the reservation. A failure is logged: the places
@@ -9,15 +7,8 @@ import "context"
 //
 // The middlewares call Hold for each request. If nobody does, the places come free after holdFor.
 func (l *Limiter) Hold(r Reservation) (release func()) {
-	if r.inner == nil || r.inner.places == nil {
+	if r.inner == nil {
 		return func() {}
 	}
-	places := r.inner.places
-	places.Keep()
-	return func() {
-		if _, err := places.Release(context.Background()); err != nil {
-			l.c.Log.Warn("the place of a request that has ended was not given back; it comes free after holdFor",
-				"error", err)
-		}
-	}
+	return r.inner.places.Hold()
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -145,6 +146,7 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 	page := f.reserved(c, livepage.Handler(c.recorder, c.status))
 	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.upstream, TrustedHops: f.TrustedHops,
 		Recorder: c.recorder,
+		Places:   &inflight.Keeper{Store: c.counters.Tenants, Now: f.clock.Now, Log: f.log},
 		Decided:  func(reason string, took time.Duration) { c.decided.At(reason).Observe(took) },
 		LivePage: page, Audience: f.Audience, Log: f.log})
 }

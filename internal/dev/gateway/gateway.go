@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
+	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/forward"
@@ -26,6 +27,7 @@ type Config struct {
 	// as for the authorizer; above 0, the upstream gets the client's X-Forwarded-For
 	TrustedHops int
 	Recorder    *livepage.Recorder // nil records nothing
+	Places      *inflight.Keeper   // nil: nobody gives places of limits with concurrency back
 	// Decided is called after each decision with its reason and its duration; nil calls nothing.
 	Decided  func(reason string, took time.Duration)
 	LivePage http.Handler // gets requests below /_sluice/, with that prefix removed; nil: no live page
@@ -108,6 +110,9 @@ func (g *Gateway) serve(w *response, r *http.Request) {
 		a.LogRefusal(r.Context())
 		answer.Write(w, a.Kind, a.AppendProblem(make([]byte, 0, 768)))
 		return
+	}
+	if d := a.Decision(); d != nil && g.c.Places != nil && inflight.HoldFor(d) > 0 {
+		defer g.c.Places.Take(d.Receipt()).Hold()()
 	}
 	cleanHeaders(r.Header, a)
 	g.backend.ServeHTTP(w, r)

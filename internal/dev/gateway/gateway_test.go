@@ -25,6 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
+	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/logtest"
@@ -100,7 +101,8 @@ func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixtur
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := gateway.Config{Log: f.log, Recorder: livepage.NewRecorder()}
+	c := gateway.Config{Log: f.log, Recorder: livepage.NewRecorder(),
+		Places: &inflight.Keeper{Store: store, Now: f.now, Log: f.log}}
 	c.LivePage = livepage.Handler(c.Recorder, (&gateway.StatusSource{Overview: overview(p), Store: store,
 		Now: f.now}).Status)
 	if change != nil {
@@ -521,4 +523,40 @@ func FuzzRequest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Guarantees that a request keeps its place until the upstream has answered it, and no longer.
+func TestPlaces(t *testing.T) {
+	entered, leave := make(chan bool), make(chan bool)
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		entered <- true
+		<-leave
+	}))
+	t.Cleanup(upstream.Close)
+	at, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(string(plansText("")), "limits:\n",
+		"limits:\n      - { id: in-flight, concurrency: 1, holdFor: 30s }\n", 1)
+	f := newFixture(t, []byte(text), func(c *gateway.Config) { c.Upstream = at })
+	send := func() int {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodGet, "/product/1", http.NoBody)
+		r.Header.Set("X-Api-Key", identity.ExampleKey("acme"))
+		f.ServeHTTP(w, r)
+		return w.Code
+	}
+	for range 3 {
+		first := make(chan int)
+		go func() { first <- send() }()
+		<-entered
+		if code := send(); code != http.StatusTooManyRequests {
+			t.Errorf("a second request is answered with %d", code)
+		}
+		leave <- true
+		if code := <-first; code != http.StatusOK {
+			t.Errorf("the first request is answered with %d", code)
+		}
+	}
 }

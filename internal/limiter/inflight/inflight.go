@@ -31,7 +31,7 @@ type Places struct {
 
 	mu       sync.Mutex
 	receipts []*limit.Receipt // of the places; of more than one only if a renewal has failed
-	timer    *time.Timer      // nil before Keep
+	timer    *time.Timer      // nil before Hold
 	released bool
 }
 
@@ -73,15 +73,22 @@ func (p *Places) add(r *limit.Receipt) {
 	p.receipts = append(p.receipts, r)
 }
 
-// Keep renews the places every third of their shortest time, until Release. An error is logged.
-func (p *Places) Keep() {
+// Hold renews the places every third of their shortest time, until release is called, which gives them back. Errors are
+// logged.
+func (p *Places) Hold() (release func()) {
 	if p == nil {
-		return
+		return func() {}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.timer == nil && !p.released {
 		p.timer = time.AfterFunc(p.hold/renewals, p.keep)
+	}
+	return func() {
+		if _, err := p.Release(context.Background()); err != nil {
+			p.keeper.Log.Warn("the place of a request that has ended was not given back; it comes free after holdFor",
+				"error", err)
+		}
 	}
 }
 
