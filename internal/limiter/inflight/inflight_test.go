@@ -1,0 +1,176 @@
+package inflight_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/inflight"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+)
+
+const (
+	capacity = 3
+	holdFor  = 30 * time.Second
+)
+
+// faulty is a store that can be away, and that can lose the replies of what it has done.
+type faulty struct {
+	limit.Store
+
+	away, losesReplies atomic.Bool
+}
+
+var errAway = errors.New("the store is away")
+
+func (f *faulty) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if f.away.Load() {
+		return errAway
+	}
+	if err := f.Store.Decide(ctx, req, now, d); err != nil || !f.losesReplies.Load() {
+		return err
+	}
+	return errAway
+}
+
+func (f *faulty) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
+	if f.away.Load() {
+		return limit.Settlement{}, errAway
+	}
+	out, err := f.Store.Settle(ctx, r, used, now)
+	if f.losesReplies.Load() {
+		return limit.Settlement{}, errAway
+	}
+	return out, err
+}
+
+type fixture struct {
+	*testing.T
+	store  *faulty
+	keeper *inflight.Keeper
+	req    *limit.Request
+}
+
+// run runs a test in a bubble of synctest.
+func run(t *testing.T, test func(f *fixture)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		counters, err := memory.New(memory.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := limit.New(limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
+			Algorithm: limit.SlidingBuckets, Threshold: capacity, Period: holdFor, Buckets: 8}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &fixture{T: t, store: &faulty{Store: counters}}
+		f.keeper = &inflight.Keeper{Store: f.store, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+		f.req = &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
+			Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+		test(f)
+	})
+}
+
+// take takes a place.
+func (f *fixture) take() *inflight.Places {
+	f.Helper()
+	var d limit.Decision
+	if err := f.store.Decide(f.Context(), f.req, time.Now(), &d); err != nil || !d.Allowed {
+		f.Fatalf("no place: allowed %t, %v", d.Allowed, err)
+	}
+	if got := inflight.HoldFor(&d); got != holdFor {
+		f.Errorf("HoldFor = %s, want %s", got, holdFor)
+	}
+	return f.keeper.Take(d.Receipt())
+}
+
+// wantTaken fails the test unless so many places are taken.
+func (f *fixture) wantTaken(when string, want int64) {
+	f.Helper()
+	var d limit.Decision
+	if err := f.store.Store.Peek(f.Context(), f.req, time.Now(), &d); err != nil || d.Results[0].Used() != want {
+		f.Errorf("%s: %d places are taken, %v; want %d", when, d.Results[0].Used(), err, want)
+	}
+}
+
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// Guarantees that a place is kept although one or two renewals fail, or their replies are lost, and that it is then one
+// place again.
+func TestRenewalsFail(t *testing.T) {
+	run(t, func(f *fixture) {
+		release := f.take().Hold()
+		for name, fail := range map[string]*atomic.Bool{"away": &f.store.away, "loses replies": &f.store.losesReplies} {
+			for range 20 {
+				fail.Store(true)
+				pass(2 * holdFor / 3)
+				fail.Store(false)
+				pass(holdFor / 3)
+				if name == "away" {
+					f.wantTaken(name, 1)
+				}
+			}
+			pass(2 * holdFor) // renewals whose replies were lost have expired
+			f.wantTaken("after "+name, 1)
+		}
+		release()
+		f.wantTaken("after the release", 0)
+	})
+}
+
+// Guarantees that a release that fails can be made again, and frees nothing twice.
+func TestReleasesFail(t *testing.T) {
+	run(t, func(f *fixture) {
+		other := f.take()
+		for _, fail := range []*atomic.Bool{&f.store.away, &f.store.losesReplies} {
+			p := f.take()
+			fail.Store(true)
+			if _, err := p.Release(f.Context()); !errors.Is(err, errAway) {
+				f.Errorf("Release: %v, want the store's error", err)
+			}
+			fail.Store(false)
+			for range 2 {
+				if _, err := p.Release(f.Context()); err != nil {
+					f.Errorf("Release: %v", err)
+				}
+			}
+			f.wantTaken("after all releases", 1)
+		}
+		if got, err := other.Release(f.Context()); err != nil || got["in-flight"] != 1 {
+			f.Errorf("Release = %v, %v; want one place", got, err)
+		}
+		if err := other.Renew(f.Context()); err != nil {
+			f.Errorf("Renew: %v", err)
+		}
+		other.Hold()()
+		pass(holdFor)
+		f.wantTaken("after the release of the last", 0)
+	})
+}
+
+// Guarantees that a process which stood still for longer than holdFor takes its place again, although others have taken
+// all places.
+func TestStoodStill(t *testing.T) {
+	run(t, func(f *fixture) {
+		p := f.take()
+		pass(2 * holdFor)
+		f.wantTaken("after holdFor", 0)
+		for range capacity {
+			f.take()
+		}
+		release := p.Hold()
+		pass(holdFor / 2)
+		f.wantTaken("when the request goes on", capacity+1)
+		release()
+		f.wantTaken("after the release", capacity)
+	})
+}
