@@ -27,12 +27,14 @@ const (
 type measured struct {
 	decisions metrics.Table[answer.Kind]
 	calls     metrics.StoreCalls
+	settled   metrics.Table[string] // by result
 }
 
 // Metrics returns what the limiter has counted since its start. Metrics of one name follow each other. Their number is
 // bounded, because their labels are reasons and names of stores, never tenants:
 //
 //	sluice_decision_seconds{reason}         decisions, as a histogram of how long they took; Config.Measure
+//	sluice_settlement_seconds{result}       settlements of reservations: settled, repeated, ended, failed; Config.Measure
 //	sluice_store_call_seconds{store,failed} calls of the stores, as a histogram; Config.Measure
 //	sluice_lease_decisions_total{how}       decisions from leases, and those that called a store
 //	sluice_lease_units_lost_total           units that were leased, and neither spent nor given back
@@ -41,7 +43,7 @@ type measured struct {
 //	sluice_breaker_open{store}              1 while the circuit breaker of a store makes no calls, or only probes
 //	sluice_instances                        processes that share the Store, as far as is known
 //
-// Without a Store only the first one is there. The examples prometheus and opentelemetry hand the metrics on to these
+// Without a Store only the first two are there. The examples prometheus and opentelemetry hand the metrics on to these
 // libraries; a program without one can serve WriteMetrics.
 func (l *Limiter) Metrics() []Metric {
 	var all []Metric
@@ -49,6 +51,9 @@ func (l *Limiter) Metrics() []Metric {
 		all = l.measured.decisions.Append(all, "sluice_decision_seconds",
 			"Decisions by reason, and how long they took.",
 			func(k answer.Kind) []metrics.Label { return []metrics.Label{{Name: "reason", Value: k.String()}} })
+		all = l.measured.settled.Append(all, "sluice_settlement_seconds",
+			"Settlements of reservations by result, and how long they took.",
+			func(result string) []metrics.Label { return []metrics.Label{{Name: "result", Value: result}} })
 		all = l.measured.calls.Append(all)
 	}
 	if l.chain != nil {

@@ -44,3 +44,26 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("without a store and Measure: %v", got)
 	}
 }
+
+// Guarantees that settlements are counted by result.
+func TestSettlementMetrics(t *testing.T) {
+	l := open(t, reservable, func(c *sluice.Config) { c.Measure = true })
+	_, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 40}, time.Hour)
+	for range 3 {
+		if _, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 30}); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := open(t, reservable, nil).Cancel(t.Context(), r); err == nil {
+		t.Error("another limiter settles the reservation")
+	}
+	var text strings.Builder
+	if err := l.WriteMetrics(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`{result="settled"} 1`, `{result="repeated"} 2`} {
+		if !strings.Contains(text.String(), "\nsluice_settlement_seconds_count"+want) {
+			t.Errorf("no %s in\n%s", want, &text)
+		}
+	}
+}

@@ -124,13 +124,33 @@ func (l *Limiter) Settle(ctx context.Context, r Reservation, used Costs) (Settle
 			return Settlement{}, fmt.Errorf("%w: costs: %s are given back by Cancel, and not settled", ErrCost, unit)
 		}
 	}
-	return l.end(ctx, r, func(res *reservation) [][]int64 { return res.split(used) })
+	return l.measuredEnd(ctx, r, func(res *reservation) [][]int64 { return res.split(used) })
 }
 
 // Cancel gives everything back that the reservation has charged and that still counts. It is for requests that have
 // used nothing. Its errors are those of Settle.
 func (l *Limiter) Cancel(ctx context.Context, r Reservation) (Settlement, error) {
-	return l.end(ctx, r, func(res *reservation) [][]int64 { return make([][]int64, len(res.parts)) })
+	return l.measuredEnd(ctx, r, func(res *reservation) [][]int64 { return make([][]int64, len(res.parts)) })
+}
+
+// measuredEnd is end, with its duration in the metrics.
+func (l *Limiter) measuredEnd(ctx context.Context, r Reservation, use func(*reservation) [][]int64) (Settlement, error) {
+	began := time.Now()
+	out, err := l.end(ctx, r, use)
+	if l.measured == nil || r.inner == nil {
+		return out, err
+	}
+	result := "settled"
+	switch {
+	case errors.Is(err, ErrReservationEnded):
+		result = "ended"
+	case err != nil:
+		result = "failed"
+	case out.Repeated:
+		result = "repeated"
+	}
+	l.measured.settled.At(result).Observe(time.Since(began))
+	return out, err
 }
 
 // end settles each part of a reservation. use returns what was used, for each entry of each part; nil for a part of
