@@ -635,3 +635,47 @@ type failingBy struct {
 func (f *failingBy) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error {
 	return f.err
 }
+
+// Guarantees that an instance's part of a limit on requests in flight is a number of places, which come back and can be
+// renewed while the store is away, and of which the store then counts those that are still taken.
+func TestPlacesMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		held := newLimit(t, limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
+			Algorithm: limit.SlidingBuckets, Threshold: 8, Period: 30 * time.Second, Buckets: 8}}})
+		flaky := newFailingStore(t)
+		s := newStore(t, resilience.FallbackConfig{Store: flaky, Instances: func() int { return 4 }})
+		req, ctx := requestOf(held), t.Context()
+		var first, renewed limit.Decision
+		if err := s.Decide(ctx, req, start, &first); err != nil || !first.Allowed || !first.Degraded {
+			t.Fatalf("%+v, %v", first, err)
+		}
+		if n := countAdmitted(t, s, req, start); n != 1 {
+			t.Errorf("%d more are admitted, want 1: an instance of four has two of eight places", n)
+		}
+		free := func(d *limit.Decision, now time.Time) {
+			t.Helper()
+			if got, err := s.Settle(ctx, d.Receipt(), nil, now); err != nil || got.Returned[0] != 1 {
+				t.Errorf("a place is given back: %+v, %v", got, err)
+			}
+		}
+		<-time.After(10 * time.Second)
+		later := time.Now()
+		if err := s.Decide(ctx, requestOf(held.Renewal()), later, &renewed); err != nil || !renewed.Allowed {
+			t.Fatalf("a place is not renewed: %+v, %v", renewed, err)
+		}
+		free(&first, later)
+		if n := countAdmitted(t, s, req, later); n != 0 {
+			t.Errorf("%d are admitted after a renewal, want none", n)
+		}
+		free(&renewed, later)
+		if n := countAdmitted(t, s, req, later); n != 1 {
+			t.Errorf("%d are admitted after a place came back, want 1", n)
+		}
+		flaky.down.Store(false)
+		recoverFrom(t, s)
+		if n := countAdmitted(t, s, req, time.Now()); n != 6 {
+			t.Errorf("%d are admitted when the store is back, want 6 of 8: two are still in flight", n)
+		}
+	})
+}

@@ -11,7 +11,7 @@ import (
 
 // part is an instance's part of a limit: what one of several instances may admit by itself while the store is away.
 type part struct {
-	limit *limit.Limit // has a token bucket for each tier; the fallback limiter counts it
+	limit *limit.Limit // has a token bucket for each tier, or the part of the places; the fallback limiter counts it
 	tiers []tierPart   // one for each tier
 
 	// The part is valid from one time until before another, µs since 1970: in the calendar periods of the limit's
@@ -80,7 +80,8 @@ func (c *partCache) add(key partKey, p *part) {
 }
 
 // partOf makes the instance's part of each tier of l: a token bucket of max(1, units/instances) per period, with a
-// burst of as many units. If the tier is a token bucket itself, its rate and its burst are each divided.
+// burst of as many units. If the tier is a token bucket itself, its rate and its burst are each divided. If it counts
+// requests in flight, the part is a tier of the same algorithm.
 //
 // Every limit has a part for every number of instances: tierPart.bucket returns a tier that limit.New accepts, whatever
 // the numbers are, and the ordinals keep two tiers from sharing a counter. An error would be a mistake in this file.
@@ -100,7 +101,9 @@ func partOf(l *limit.Limit, instances int64, now time.Time) (*part, error) {
 			p.from, p.until = max(p.from, start), min(p.until, end)
 		}
 		p.tiers[i] = tp
-		out.Tiers[i] = tp.bucket()
+		if out.Tiers[i] = tp.bucket(); l.Unit == limit.ConcurrentRequests { // places come back, which a bucket cannot do
+			out.Tiers[i] = limit.Tier{Algorithm: t.Algorithm, Threshold: tp.units, Period: t.Period, Buckets: t.Buckets}
+		}
 		out.Tiers[i].Ordinal = i
 	}
 	var err error
