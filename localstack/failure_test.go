@@ -285,7 +285,7 @@ func TestRedisKilled(t *testing.T) {
 		window = 5 * time.Second
 		share  = 8 // of each cell
 
-		// After that a breaker asks again, see internal/limiter/resilience: its longest cooldown, and a fifth.
+		// After that a breaker asks again, see internal/limiter/breaker: its longest cooldown, and a fifth.
 		cooldown = 4800 * time.Millisecond
 	)
 	name := unique("redis")

@@ -416,7 +416,7 @@ func (r *Reader) get(ctx context.Context, flights []*flight) ([]table.Document, 
 	}
 	var documents []table.Document
 	// The budget of the flights ends before this timeout.
-	err := r.gate.do(ctx, r.c.FirstTimeout, func(ctx context.Context) (err error) {
+	err := r.ask(ctx, r.c.FirstTimeout, func(ctx context.Context) (err error) {
 		if documents, err = r.c.Table.Get(ctx, refs...); err == nil && len(documents) != len(refs) {
 			err = fmt.Errorf("%d documents for %d", len(documents), len(refs))
 		}

@@ -48,6 +48,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/table"
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
@@ -129,8 +130,8 @@ type Config struct {
 
 // Reader keeps a copy of the part of a table that requests need. It is safe for concurrent use. Make it with [New].
 type Reader struct {
-	c    Config
-	gate *gate
+	c       Config
+	breaker *breaker.Breaker // in front of the table
 
 	mu      sync.Mutex
 	known   *simplelru.LRU[cacheKey, *entry]
@@ -189,15 +190,12 @@ func New(c Config) (*Reader, error) {
 		return nil, fmt.Errorf("config: MaxBytes %d is below 1 MiB", c.MaxBytes)
 	}
 	c.FirstTimeout = max(c.FirstTimeout, c.Timeout)
-	gate, err := newGate()
-	if err != nil {
-		return nil, err
-	}
-	r := &Reader{c: c, gate: gate, flights: map[cacheKey]*flight{}}
+	r := &Reader{c: c, breaker: newBreaker(), flights: map[cacheKey]*flight{}}
 	size := c.MaxDocuments
 	if c.Cell != "" { // for each tenant, a placement or its absence
 		size *= 2
 	}
+	var err error
 	if r.known, err = simplelru.NewLRU(size, func(_ cacheKey, e *entry) { r.bytes -= e.size }); err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
@@ -215,7 +213,7 @@ func (r *Reader) mayHold(kind table.Kind) bool { return r.c.Holds == nil || r.c.
 func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
 	r.mu.Lock()
 	if clock.Between(r.begun, now) > thawed {
-		r.gate.breaker.Reset() // failures before a freeze say nothing about the table now
+		r.breaker.Reset() // failures before a freeze say nothing about the table now
 		r.woke = now
 	}
 	r.begun = now
@@ -366,7 +364,7 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 		next := r.state
 		r.mu.Unlock()
 		before := next.head
-		err := r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
+		err := r.ask(ctx, timeout, func(ctx context.Context) (err error) {
 			next.head, err = r.c.Table.Head(ctx)
 			return err
 		})
@@ -414,7 +412,7 @@ func (r *Reader) entries(
 	case next.head.Seq == before.Seq:
 		return nil, "", nil
 	}
-	err = r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
+	err = r.ask(ctx, timeout, func(ctx context.Context) (err error) {
 		entries, err = r.c.Table.Log(ctx, before.Seq, next.head.Seq)
 		return err
 	})
@@ -460,7 +458,7 @@ func (r *Reader) readCentral(
 		refs = refs[:1]
 	}
 	var got []table.Document
-	err = r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
+	err = r.ask(ctx, timeout, func(ctx context.Context) (err error) {
 		if got, err = r.c.Table.Get(ctx, refs...); err == nil && len(got) != len(refs) {
 			err = fmt.Errorf("%d documents for %d", len(got), len(refs))
 		}
@@ -598,10 +596,11 @@ type Stats struct {
 func (r *Reader) Stats(now time.Time) Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	reads := r.breaker.Stats()
 	s := Stats{
 		Loaded: r.loaded, Seq: r.head.Seq, Stale: true, Polls: r.polls, Failures: r.failures, Resets: r.resets,
 		Documents: r.known.Len(), Absent: r.absent.Len(), Bytes: r.bytes, Reads: r.documents,
-		ReadFailures: r.gate.failures.Load(), Refused: r.gate.refused.Load(), BadDocuments: r.bad,
+		ReadFailures: reads.Failed, Refused: reads.Refused, BadDocuments: r.bad,
 	}
 	if r.loaded {
 		s.Age = max(clock.Between(r.synced, now), 0)

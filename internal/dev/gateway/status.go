@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
@@ -78,7 +79,7 @@ func (s *StatusSource) Status() livepage.Status {
 	}
 	if s.Chain != nil {
 		for _, b := range s.Chain.Breakers { // after the peeks, which may notice that a store does not answer
-			if b.State() != resilience.StateClosed {
+			if b.State() != breaker.Closed {
 				out.Away = append(out.Away, b.Name())
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
@@ -173,7 +174,7 @@ func AppendChain(to []Metric, c *resilience.Chain) []Metric {
 		Help: "Units that were admitted while the store did not answer, and never charged to it afterwards."})
 	for _, b := range c.Breakers {
 		open := 0.0
-		if b.State() != resilience.StateClosed {
+		if b.State() != breaker.Closed {
 			open = 1
 		}
 		to = family(to, Gauge, "sluice_breaker_open",

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -37,7 +38,7 @@ type ChainConfig struct {
 	NoLeases     bool // each decision asks the stores
 	MaxInstances int  // how many processes may share the stores at most; used until they are counted. 0 means 1
 
-	Breaker  BreakerConfig  // of each store; Name, Observe, Runtime and Log are set by NewChain
+	Breaker  breaker.Config // of each store; Name, Judge, Runtime and Log are set by NewChain
 	Lease    lease.Config   // Store and Instances are set by NewChain
 	Fallback FallbackConfig // Store, ReplayTo, Instances and MaxInstances are set by NewChain
 
@@ -45,7 +46,9 @@ type ChainConfig struct {
 	// that announces the instance or gives back leases, and RunBackgroundTasks must be called with each request.
 	Frozen bool
 
-	// Observe is called after each call of a store, with the store's name; see BreakerConfig.Observe.
+	// Observe is called after each call of a store, with the store's name, how long the call took, and whether it
+	// failed. The call has not failed if the store answered with an error, or if the caller gave the call up. The
+	// decision waits until Observe returns. If it is nil, nothing is observed.
 	Observe func(store string, took time.Duration, failed bool)
 
 	Runtime *clock.Runtime // of every part of the chain; if nil, the machine's. With another one, set Frozen
@@ -58,9 +61,9 @@ type ChainConfig struct {
 type Chain struct {
 	*Fallback
 
-	Leases    *lease.Store // nil with ChainConfig.NoLeases
-	Breakers  []*Breaker   // of Rates, of Quotas if it is given, and of each of Homes in the order of their names
-	Instances *Instances   // counts the processes that share Rates
+	Leases    *lease.Store       // nil with ChainConfig.NoLeases
+	Breakers  []*breaker.Breaker // of Rates, of Quotas if it is given, and of each of Homes in the order of their names
+	Instances *Instances         // counts the processes that share Rates
 
 	router         *router.Store
 	cell           string
@@ -99,19 +102,14 @@ func NewChain(config ChainConfig) (*Chain, error) {
 
 // addStores makes a breaker and an instance count for each store, and the router over all of them.
 func (c *Chain) addStores(config *ChainConfig) error {
-	breaker, err := c.newBreaker(config, config.Rates.Name)
-	if err != nil {
-		return err
-	}
-	to := router.Config{Cell: config.Cell, Rates: router.Backend{Store: config.Rates.Store, Guard: breaker}}
+	to := router.Config{Cell: config.Cell,
+		Rates: router.Backend{Store: config.Rates.Store, Guard: c.newGuard(config, config.Rates.Name)}}
 	quotas := to.Rates
 	if config.Quotas.Store != nil {
-		if breaker, err = c.newBreaker(config, config.Quotas.Name); err != nil {
-			return err
-		}
-		to.Quotas = router.Backend{Store: config.Quotas.Store, Guard: breaker}
-		quotas = to.Quotas
+		quotas = router.Backend{Store: config.Quotas.Store, Guard: c.newGuard(config, config.Quotas.Name)}
+		to.Quotas = quotas
 	}
+	var err error
 	if c.Instances, err = countInstances(config, to.Rates, config.MaxInstances, false); err != nil {
 		return err
 	}
@@ -136,12 +134,8 @@ func (c *Chain) addHomes(config *ChainConfig, quotas router.Backend) (map[string
 	backends := make(map[string]router.Backend, len(config.Homes))
 	for _, cell := range slices.Sorted(maps.Keys(config.Homes)) {
 		store := config.Homes[cell]
-		breaker, err := c.newBreaker(config, store.Name)
-		if err != nil {
-			return nil, fmt.Errorf("home %s: %w", cell, err)
-		}
-		h := &home{Breaker: breaker}
-		backend := router.Backend{Store: store.Store, Guard: breaker}
+		h := &home{guard: c.newGuard(config, store.Name)}
+		backend := router.Backend{Store: store.Store, Guard: h.guard}
 		if h.instances, err = countInstances(config, backend, maxInstances, true); err != nil {
 			return nil, fmt.Errorf("home %s: %w", cell, err)
 		}
@@ -150,17 +144,13 @@ func (c *Chain) addHomes(config *ChainConfig, quotas router.Backend) (map[string
 	return backends, nil
 }
 
-func (c *Chain) newBreaker(config *ChainConfig, name string) (*Breaker, error) {
-	breaker := config.Breaker
-	breaker.Name, breaker.Log, breaker.Runtime = name, config.Log, config.Runtime
-	if observe := config.Observe; observe != nil {
-		breaker.Observe = func(took time.Duration, failed bool) { observe(name, took, failed) }
-	}
-	b, err := NewBreaker(breaker)
-	if err == nil {
-		c.Breakers = append(c.Breakers, b)
-	}
-	return b, err
+// newGuard makes the guard of a store, and its breaker, which it appends to c.Breakers.
+func (c *Chain) newGuard(config *ChainConfig, name string) *guard {
+	settings := config.Breaker
+	settings.Name, settings.Judge, settings.Runtime, settings.Log = name, judge, config.Runtime, config.Log
+	b := breaker.New(settings)
+	c.Breakers = append(c.Breakers, b)
+	return &guard{b, config.Observe}
 }
 
 // countInstances makes the instance count of one store. Its calls go through the store's breaker.

@@ -185,15 +185,10 @@ func TestConfig(t *testing.T) {
 		want   []string
 	}{
 		{"no store", func(c *resilience.ChainConfig) { c.Rates.Store = nil }, []string{"Rates is missing"}},
-		{"no name", func(c *resilience.ChainConfig) { c.Rates.Name = "" }, []string{"Name is missing"}},
-		{"no name for the quotas", func(c *resilience.ChainConfig) { c.Quotas.Store = store },
-			[]string{"Name is missing"}},
 		{"instances below zero", func(c *resilience.ChainConfig) { c.MaxInstances = -1 }, []string{"Max -1"}},
 		{"a store that cannot count instances",
 			func(c *resilience.ChainConfig) { c.Rates.Store = rejectingStore{store} },
 			[]string{"no limit is accepted"}},
-		{"a breaker that never closes", func(c *resilience.ChainConfig) { c.Breaker.Cooldown = -1 },
-			[]string{"redis", "Cooldown -1ns"}},
 		{"leases without life", func(c *resilience.ChainConfig) { c.Lease.Life = -1 }, []string{"Life -1ns"}},
 		{"no room for the backstop", func(c *resilience.ChainConfig) { c.Fallback.Bytes = 1 }, []string{"Bytes 1"}},
 		{"no room for the backstop, and no leases", func(c *resilience.ChainConfig) {

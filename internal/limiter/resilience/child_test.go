@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
@@ -134,7 +135,7 @@ type report struct {
 	Probed        int64 // calls that began while the breaker was probing
 	Fewest        int   // the smallest instance count
 
-	Breaker  resilience.BreakerStats
+	Breaker  breaker.Stats
 	Fallback resilience.FallbackStats
 	Lease    lease.Stats
 }
@@ -152,7 +153,7 @@ func (r *report) sum(tenant string) (all admitted) {
 type watched struct {
 	limit.Store
 	first   map[string]*limit.Tier // by owner: the tier whose units are counted
-	breaker atomic.Pointer[resilience.Breaker]
+	breaker atomic.Pointer[breaker.Breaker]
 
 	asked, failed, probed, probing, atOnce atomic.Int64
 
@@ -163,7 +164,7 @@ type watched struct {
 // count makes a call of the store, and counts it.
 func (w *watched) count(call func() error) error {
 	w.asked.Add(1)
-	if b := w.breaker.Load(); b != nil && b.State() == resilience.StateProbing {
+	if b := w.breaker.Load(); b != nil && b.State() == breaker.Probing {
 		w.probed.Add(1)
 		n := w.probing.Add(1)
 		defer w.probing.Add(-1)
@@ -251,7 +252,7 @@ func live(text string, in io.Reader, out io.Writer) error {
 	}
 	i.chain, err = resilience.NewChain(resilience.ChainConfig{
 		Rates: resilience.NamedStore{Name: "redis", Store: i.store}, MaxInstances: i.spec.Instances, Log: quiet,
-		Breaker:  resilience.BreakerConfig{Cooldown: i.spec.Cooldown, MaxCooldown: 2 * i.spec.Cooldown},
+		Breaker:  breaker.Config{Cooldown: i.spec.Cooldown, MaxCooldown: 2 * i.spec.Cooldown},
 		Fallback: resilience.FallbackConfig{PerSecond: 10_000},
 	})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
@@ -210,7 +210,7 @@ func TestOneProbe(t *testing.T) {
 	}
 	pollUntil(all, "with the server again", func(_ int,
 		r *report) bool {
-		return r.Breaker.State == resilience.StateClosed
+		return r.Breaker.State == breaker.Closed
 	})
 	ended := commandAll(all, "close")
 	wantNoViolations(t, ended)

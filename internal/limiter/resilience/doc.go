@@ -6,16 +6,16 @@
 //  1. The fallback limiter ([Fallback]) decides by itself if the stores below do not answer, as each limit's
 //     OnStoreFailure says. When they answer again, it replays: it charges them for what it admitted meanwhile.
 //  2. The lease layer (package lease) decides from units that were charged ahead, and asks the stores for more.
-//  3. The router sends each limit to the store that counts it. Each store has a circuit breaker ([Breaker]), which
-//     stops the calls of a store that keeps failing.
+//  3. The router sends each limit to the store that counts it. Each store has a circuit breaker (package breaker),
+//     which stops the calls of a store that keeps failing.
 //  4. The driver of that store, such as Redis or DynamoDB.
 //
 // # A call that fails
 //
 // [Fallback.Decide] passes the request down. If the store's call fails, this happens:
 //
-//  1. [Breaker.Do], around the call, counts the failure. After too many (opens) the breaker opens (settle).
-//     While it is open, Do makes no call and returns [ErrBreakerOpen] at once. After the cooldown, one call at a time
+//  1. [breaker.Breaker.Do], around the call, counts the failure. After too many (count) the breaker opens (settle).
+//     While it is open, Do makes no call and returns [breaker.ErrOpen] at once. After the cooldown, one call at a time
 //     is made as a probe. A success closes the breaker.
 //  2. The error comes back through the router and the lease layer to Fallback.Decide. If it concerns the caller only,
 //     such as an invalid cost, it is returned (decidesWithoutStore). What the client is told after an error, and when

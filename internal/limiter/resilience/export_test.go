@@ -3,6 +3,7 @@ package resilience
 import (
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
@@ -13,4 +14,9 @@ func Derive(l *limit.Limit, instances int64, now time.Time) (*limit.Limit, error
 		return nil, err
 	}
 	return p.limit, nil
+}
+
+// NewGuard returns a guard of the store with the name.
+func NewGuard(store string) *guard {
+	return &guard{Breaker: breaker.New(breaker.Config{Name: store, Judge: judge})}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
@@ -25,17 +26,17 @@ func TestRedisKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = inner.Close() })
-	breaker := newBreaker(t, inner)
+	guard := newBreaker(t, inner)
 	var counts [2]*resilience.Instances
 	for i := range counts {
-		if counts[i], err = resilience.NewInstances(resilience.InstancesConfig{Store: breaker, Max: 50}); err != nil {
+		if counts[i], err = resilience.NewInstances(resilience.InstancesConfig{Store: guard, Max: 50}); err != nil {
 			t.Fatal(err)
 		}
 		if err := counts[i].Announce(ctx, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s := newStore(t, resilience.FallbackConfig{Store: breaker, Instances: counts[1].Count, MaxInstances: 50})
+	s := newStore(t, resilience.FallbackConfig{Store: guard, Instances: counts[1].Count, MaxInstances: 50})
 
 	var limits []*limit.Limit
 	for _, a := range limit.Algorithms() {
@@ -62,7 +63,7 @@ func TestRedisKilled(t *testing.T) {
 			allowed++
 		}
 	}
-	if st := breaker.Stats(); allowed != 50 || st.State == resilience.StateClosed || st.Refused < 150 {
+	if st := guard.Stats(); allowed != 50 || st.State == breaker.Closed || st.Refused < 150 {
 		t.Errorf("%d units are admitted, want 50, half of the limit; breaker %+v", allowed, st)
 	}
 	if err := server.Start(); err != nil {
@@ -93,8 +94,8 @@ func TestRedisKilled(t *testing.T) {
 			t.Errorf("%s: the server counts %d, want %d", r.Tier.Algorithm, r.Used(), want)
 		}
 	}
-	if err := s.Close(ctx); err != nil && !errors.Is(err, resilience.ErrBreakerOpen) {
+	if err := s.Close(ctx); err != nil && !errors.Is(err, breaker.ErrOpen) {
 		t.Error(err)
 	}
-	t.Logf("%+v, breaker %+v", s.Stats(), breaker.Stats())
+	t.Logf("%+v, breaker %+v", s.Stats(), guard.Stats())
 }

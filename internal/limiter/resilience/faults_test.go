@@ -10,8 +10,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
@@ -143,7 +143,7 @@ func withstand(t *testing.T, s *scene, all []*child, f *fault) {
 	})
 	f.end(s)
 	pollUntil(all, "with the store again", func(i int, r *report) bool {
-		return r.Breaker.State == resilience.StateClosed && r.Fallback.Waiting == 0 &&
+		return r.Breaker.State == breaker.Closed && r.Fallback.Waiting == 0 &&
 			r.sum(year).Store >= 50+gone[i].sum(year).Store
 	})
 	commandAll(all, "halt")

@@ -18,18 +18,18 @@ const homeAnnouncedFor = 2 * lease.DefaultHomeLife
 
 var _ router.Guard = (*home)(nil)
 
-// home is the breaker of another cell's store, from which this instance leases. It also keeps when the store was used.
+// home is the guard of another cell's store, from which this instance leases. It also keeps when the store was used.
 type home struct {
-	*Breaker
+	*guard
 
 	instances *Instances
 	lastUsed  atomic.Int64 // when a decision last called the store, ns since 1970; 0: never
 }
 
-// Decide keeps the time and makes the call as [Breaker.Decide] does. See [router.Guard].
+// Decide keeps the time and makes the call as [guard.Decide] does. See [router.Guard].
 func (h *home) Decide(ctx context.Context, s limit.Store, req *limit.Request, now time.Time, d *limit.Decision) error {
 	h.lastUsed.Store(now.UnixNano())
-	return h.Breaker.Decide(ctx, s, req, now, d)
+	return h.guard.Decide(ctx, s, req, now, d)
 }
 
 // announce counts this instance in the home's store, if it has used the store lately.

@@ -42,7 +42,7 @@ func decidersOnTheStack() []string {
 		frame, more = frames.Next()
 		receiver, isDecide := strings.CutSuffix(frame.Function, ".Decide")
 		// guards are not stores
-		if isDecide && !strings.HasSuffix(receiver, ".(*Breaker)") && !strings.HasSuffix(receiver, ".(*home)") {
+		if isDecide && !strings.HasSuffix(receiver, ".(*guard)") && !strings.HasSuffix(receiver, ".(*home)") {
 			found = append(found, receiver[strings.LastIndexByte(receiver, '/')+1:])
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
@@ -139,7 +140,7 @@ func (f *Fallback) send(ctx, requestCtx context.Context, r *replayRequest, now t
 	var d limit.Decision
 	err = f.config.ReplayTo.Decide(ctx, &r.request, now, &d)
 	switch {
-	case errors.Is(err, ErrBreakerOpen):
+	case errors.Is(err, breaker.ErrOpen):
 		return false, err
 	case err == nil && d.Allowed:
 		f.chargedBack.Add(r.units)

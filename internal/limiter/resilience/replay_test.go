@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
@@ -346,7 +347,7 @@ func TestUnsentIsKept(t *testing.T) {
 		store.down.Store(true)
 		spend(t, s, req, 7)
 		store.down.Store(false)
-		charge.fault = func() error { return fmt.Errorf("redis: %w", resilience.ErrBreakerOpen) }
+		charge.fault = func() error { return fmt.Errorf("redis: %w", breaker.ErrOpen) }
 		for range 3 {
 			answers()
 		}

@@ -17,6 +17,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
@@ -217,7 +218,7 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 	}
 	wg.Wait()
 	for _, b := range ld.Breakers {
-		if s := b.Stats(); s.Opened > 0 || s.Refused > 0 || s.State != resilience.StateClosed {
+		if s := b.Stats(); s.Opened > 0 || s.Refused > 0 || s.State != breaker.Closed {
 			t.Errorf("the breaker is %s, and has opened %d times; want it closed, and never opened", s.State, s.Opened)
 		}
 	}

@@ -81,8 +81,8 @@ var only = map[string][]string{
 	"internal/aws/environ": {"std", "internal/request/identity", "internal/request/identity/token"},
 	"internal/aws/grants":  {"std", "events", "internal/plan/shares"},
 	"internal/cell/config": {
-		"std", "authorizer", "internal/cell/table", "internal/limiter/clock", "internal/limiter/limit",
-		"internal/limiter/resilience", "internal/limiter/singleflight", "internal/plan", "internal/plan/route",
+		"std", "authorizer", "internal/cell/table", "internal/limiter/breaker", "internal/limiter/clock",
+		"internal/limiter/limit", "internal/limiter/singleflight", "internal/plan", "internal/plan/route",
 		"internal/plan/shares", "internal/request/identity", "github.com/hashicorp/golang-lru/v2/...",
 	},
 	"internal/cell/dynamotable": {
@@ -142,8 +142,9 @@ var only = map[string][]string{
 		"std", "internal/dev/accesslog", "internal/limiter/limit",
 		"internal/limiter/store/memory", "internal/plan", "internal/plan/route", "internal/request/identity",
 	},
-	"internal/limiter":       {},
-	"internal/limiter/clock": {"std"},
+	"internal/limiter":         {},
+	"internal/limiter/breaker": {"std", "internal/limiter/clock"},
+	"internal/limiter/clock":   {"std"},
 	"internal/limiter/lease": {
 		"std", "internal/limiter/clock", "internal/limiter/limit", "internal/limiter/singleflight",
 	},
@@ -156,7 +157,7 @@ var only = map[string][]string{
 	"internal/limiter/limit":             {"std"},
 	"internal/limiter/refresh":           {"std", "internal/limiter/clock", "internal/limiter/singleflight"},
 	"internal/limiter/resilience": {
-		"std", "internal/limiter/clock", "internal/limiter/lease", "internal/limiter/limit",
+		"std", "internal/limiter/breaker", "internal/limiter/clock", "internal/limiter/lease", "internal/limiter/limit",
 		"internal/limiter/store/memory", "internal/limiter/store/router",
 	},
 	"internal/limiter/singleflight": {"std", "internal/limiter/clock"},
@@ -173,7 +174,7 @@ var only = map[string][]string{
 		"std", "internal/limiter/ledger", "internal/limiter/limit", "github.com/redis/go-redis/v9/...",
 	},
 	"internal/limiter/store/router": {"std", "internal/limiter/limit"},
-	"internal/limiter/metrics":      {"std", "internal/limiter/resilience"},
+	"internal/limiter/metrics":      {"std", "internal/limiter/breaker", "internal/limiter/resilience"},
 	"internal/plan": {
 		"std", "events", "events/canonical", "internal/configfile", "internal/limiter/limit", "internal/plan/route",
 	},

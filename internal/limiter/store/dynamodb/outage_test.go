@@ -13,6 +13,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
@@ -225,7 +226,7 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 		if err := l.Close(t.Context()); err != nil {
 			t.Errorf("instance %d: Close: %v", i, err)
 		}
-		if st := l.Breakers[0].Stats(); st.State != resilience.StateClosed || !partly && st.Refused == 0 {
+		if st := l.Breakers[0].Stats(); st.State != breaker.Closed || !partly && st.Refused == 0 {
 			t.Errorf("instance %d, after the store answers again: the stats of the breaker are %+v, want it closed", i,
 				st)
 		}

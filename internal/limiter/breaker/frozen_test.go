@@ -1,25 +1,21 @@
-package resilience
+package breaker
 
 import (
 	"context"
 	"errors"
-	"io"
-	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // answering is a store that fails while err is set, and counts its calls.
 type answering struct {
-	limit.Store
 	err   error
 	asked int
 }
 
-func (s *answering) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error {
+func (s *answering) call() error {
 	s.asked++
 	return s.err
 }
@@ -29,38 +25,33 @@ func (s *answering) Decide(context.Context, *limit.Request, time.Time, *limit.De
 // monotonic clock alone, a function that is called once a minute would go on without its store for a great many calls.
 func TestBreakerThaws(t *testing.T) {
 	store := &answering{err: errors.New("connection refused")}
-	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := New(Config{Name: "Redis"})
 	var wall time.Duration
 	b.now = func() clock.Instant { return clock.Instant{Mono: time.Second, Wall: wall} }
 	ask := func(want error, asked int) {
 		t.Helper()
-		var d limit.Decision
-		if err := b.Decide(t.Context(), store, &limit.Request{}, time.Unix(0, 0), &d); !errors.Is(err, want) ||
-			store.asked != asked {
-			t.Fatalf("Decide = %v after %d calls of the store; want %v after %d", err, store.asked, want, asked)
+		if err := b.Do(t.Context(), store.call); !errors.Is(err, want) || store.asked != asked {
+			t.Fatalf("Do = %v after %d calls of the store; want %v after %d", err, store.asked, want, asked)
 		}
 	}
 	for i := range 5 {
 		ask(store.err, i+1)
 	}
-	ask(ErrBreakerOpen, 5)
+	ask(ErrOpen, 5)
 	wall += 900 * time.Millisecond
-	ask(ErrBreakerOpen, 5)
+	ask(ErrOpen, 5)
 	wall += time.Minute
-	ask(store.err, 6)      // the probe after the thaw
-	ask(ErrBreakerOpen, 6) // not called again for the other five
+	ask(store.err, 6) // the probe after the thaw
+	ask(ErrOpen, 6)   // not called again for the other five
 	wall += 1500 * time.Millisecond
-	ask(ErrBreakerOpen, 6) // the second cooldown is twice as long
-	if n := b.Stats(); n.State != StateOpen || n.Opened != 1 || n.Probes != 1 {
+	ask(ErrOpen, 6) // the second cooldown is twice as long
+	if n := b.Stats(); n.State != Open || n.Opened != 1 || n.Probes != 1 {
 		t.Errorf("breaker stats %+v; want it open, opened once, with one probe", n)
 	}
 	wall += time.Minute
 	store.err = nil
 	ask(nil, 7)
-	if n := b.Stats(); n.State != StateClosed || n.Probes != 2 {
+	if n := b.Stats(); n.State != Closed || n.Probes != 2 {
 		t.Errorf("breaker stats %+v; want it closed after the second probe", n)
 	}
 	store.err = errors.New("a packet was lost")
@@ -79,7 +70,7 @@ func openFully(t *testing.T, b *Breaker) {
 	for range 5 {
 		_ = b.Do(t.Context(), func() error { return errRefused })
 	}
-	if b.State() != StateOpen {
+	if b.State() != Open {
 		t.Fatalf("the breaker is %s after five failures, want it open", b.State())
 	}
 }
@@ -89,34 +80,28 @@ var errRefused = errors.New("connection refused")
 // Guarantees that a call that began after a freeze, and ends well after the breaker was reset and opened by later
 // calls, does not close the breaker: it says nothing about the store since then.
 func TestBreakerProbeOfAnEarlierGeneration(t *testing.T) {
-	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := New(Config{Name: "Redis"})
 	var wall time.Duration
 	b.now = func() clock.Instant { return clock.Instant{Mono: time.Second, Wall: wall} }
 	openFully(t, b)
 	wall += time.Minute
-	err = b.Do(t.Context(), func() error {
+	err := b.Do(t.Context(), func() error {
 		b.Reset()
 		openFully(t, b)
 		return nil
 	})
-	if err != nil || b.State() != StateOpen {
+	if err != nil || b.State() != Open {
 		t.Errorf("the late call: error %v, then the breaker is %s; want no error, and it open", err, b.State())
 	}
-	if err := b.Do(t.Context(), func() error { return nil }); !errors.Is(err, ErrBreakerOpen) {
-		t.Errorf("a call during the cooldown: %v, want ErrBreakerOpen", err)
+	if err := b.Do(t.Context(), func() error { return nil }); !errors.Is(err, ErrOpen) {
+		t.Errorf("a call during the cooldown: %v, want ErrOpen", err)
 	}
 }
 
 // Guarantees that of two callers that find a cooldown over after a freeze, the one that comes second does not undo what
 // the probe of the first one has found out.
 func TestBreakerThawsForTwo(t *testing.T) {
-	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := New(Config{Name: "Redis"})
 	var wall time.Duration
 	var meanwhile func()
 	b.now = func() clock.Instant {
@@ -132,27 +117,24 @@ func TestBreakerThawsForTwo(t *testing.T) {
 	asked := 0
 	probe := func() error { asked++; return errRefused }
 	meanwhile = func() { _ = b.Do(t.Context(), probe) }
-	err = b.Do(t.Context(), probe)
-	if n := b.Stats(); !errors.Is(err, ErrBreakerOpen) || asked != 1 || n.State != StateOpen || n.Probes != 1 {
-		t.Errorf("the second caller: error %v after %d calls of the store, breaker %+v; want ErrBreakerOpen after 1, "+
+	err := b.Do(t.Context(), probe)
+	if n := b.Stats(); !errors.Is(err, ErrOpen) || asked != 1 || n.State != Open || n.Probes != 1 {
+		t.Errorf("the second caller: error %v after %d calls of the store, breaker %+v; want ErrOpen after 1, "+
 			"and it open with one probe", err, asked, n)
 	}
 }
 
-// Guarantees that failures count as long as Window, and no longer.
+// Guarantees that failures count for 10 s, and no longer.
 func TestBreakerForgets(t *testing.T) {
-	for every, want := range map[time.Duration]BreakerState{2400 * time.Millisecond: StateOpen,
-		2600 * time.Millisecond: StateClosed} {
-		b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.DiscardHandler)}) // 5 within 10 s
-		if err != nil {
-			t.Fatal(err)
-		}
+	for every, want := range map[time.Duration]State{2400 * time.Millisecond: Open,
+		2600 * time.Millisecond: Closed} {
+		b := New(Config{Name: "Redis"}) // 5 within 10 s
 		now := clock.Instant{Mono: time.Second, Wall: time.Second}
 		b.now = func() clock.Instant { return now }
 		for range 30 {
 			now = now.Add(every)
 			_ = b.Do(t.Context(), func() error { return errRefused })
-			if b.State() == StateOpen {
+			if b.State() == Open {
 				break
 			}
 		}
@@ -164,10 +146,7 @@ func TestBreakerForgets(t *testing.T) {
 
 // Guarantees that a probe that its caller gives up, and one that panics, do not keep the store from being probed.
 func TestBreakerProbesAgain(t *testing.T) {
-	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := New(Config{Name: "Redis"})
 	now := clock.Instant{Mono: time.Second, Wall: time.Second}
 	b.now = func() clock.Instant { return now }
 	openFully(t, b)
@@ -184,11 +163,11 @@ func TestBreakerProbesAgain(t *testing.T) {
 		}()
 		_ = b.Do(t.Context(), func() error { panic("a defect") }) // at once: the first probe said nothing
 	}()
-	if err := b.Do(t.Context(), func() error { return nil }); !errors.Is(err, ErrBreakerOpen) {
-		t.Errorf("after a probe that failed: %v, want ErrBreakerOpen", err)
+	if err := b.Do(t.Context(), func() error { return nil }); !errors.Is(err, ErrOpen) {
+		t.Errorf("after a probe that failed: %v, want ErrOpen", err)
 	}
 	now = now.Add(3 * time.Second)
-	if err := b.Do(t.Context(), func() error { return nil }); err != nil || b.State() != StateClosed {
+	if err := b.Do(t.Context(), func() error { return nil }); err != nil || b.State() != Closed {
 		t.Errorf("the next probe: %v, and the breaker is %s; want it closed", err, b.State())
 	}
 }

@@ -1,14 +1,12 @@
-package resilience_test
+package breaker_test
 
 import (
-	"context"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 )
 
 // Guarantees that one pause of the store, in which many calls fail together, does not open the breaker, and that a
@@ -16,19 +14,8 @@ import (
 func TestBreakerCountsPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const together = 200
-		store := newFlaky(t, nil)
-		b := newBreaker(t, store)
-		l, err := limit.New(limit.Limit{ID: "a", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour,
-			Threshold: 1000}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ask := func() {
-			var d limit.Decision
-			_ = b.Decide(context.Background(), &limit.Request{Charges: []limit.Charge{{Limit: l, Cost: 1}},
-				// the test checks the state of the breaker, not the outcome
-				Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}}, time.Now(), &d)
-		}
+		store := new(flaky)
+		b := newBreaker()
 		store.fault = func() error {
 			<-time.After(8 * time.Millisecond) // the store's deadline, by the test's own clock
 			return errGone
@@ -36,12 +23,12 @@ func TestBreakerCountsPauses(t *testing.T) {
 		for pause := 1; pause <= 2; pause++ {
 			var calls sync.WaitGroup
 			for range together {
-				calls.Go(ask)
+				calls.Go(func() { _ = ask(b, store) }) // the test checks the state of the breaker, not the outcome
 			}
 			calls.Wait()
-			want := resilience.StateClosed
+			want := breaker.Closed
 			if pause == 2 {
-				want = resilience.StateOpen
+				want = breaker.Open
 			}
 			if asked := store.asked.Load(); b.State() != want || asked != int64(pause*together) {
 				t.Fatalf("after %d pauses and %d calls of the store: %s, want %s after %d", pause, asked, b.State(),
