@@ -1,8 +1,6 @@
 package secrets_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -136,45 +134,6 @@ func TestLastKnownGood(t *testing.T) {
 	}
 }
 
-// Guarantees that a Secrets Manager that does not answer is asked less and less often, at times that differ between
-// instances, and that callers in the meantime get the error immediately.
-func TestBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var gaps [2][]time.Duration
-		for i := range gaps {
-			m := new(secretstest.Manager) // answers immediately that there is no such secret
-			s, _ := open(t, sdk(m))
-			var last time.Time
-			for range 3000 {
-				began, before := time.Now(), m.Calls()
-				wantUnavailable(t, s, "ResourceNotFoundException")
-				if took := time.Since(began); took != 0 {
-					t.Fatalf("Get took %v, want an error without a wait", took)
-				}
-				if m.Calls() > before {
-					if !last.IsZero() {
-						gaps[i] = append(gaps[i], began.Sub(last))
-					}
-					last = began
-				}
-				waitFor(200 * time.Millisecond)
-			}
-		}
-		for n, gap := range gaps[0] {
-			least := min(time.Second<<n, secrets.MaxBackoff)
-			if gap < least || gap > least*6/5+200*time.Millisecond {
-				t.Errorf("read %d came after %v, want %v and up to a fifth more", n+2, gap, least)
-			}
-		}
-		if len(gaps[0]) < 12 || len(gaps[0]) > 16 {
-			t.Errorf("%d reads in ten minutes, want about 14", len(gaps[0])+1)
-		}
-		if fmt.Sprint(gaps[0]) == fmt.Sprint(gaps[1]) {
-			t.Errorf("two instances read at the same times, want different ones: %v", gaps[0])
-		}
-	})
-}
-
 // Guarantees that a version with the stage AWSPENDING is never used, that a version that becomes AWSCURRENT is used
 // within a refresh, and that an unchanged version is parsed once.
 func TestRotation(t *testing.T) {
@@ -255,72 +214,6 @@ func TestUpkeep(t *testing.T) {
 		synctest.Wait()
 		if m.Calls() == calls {
 			t.Error("nothing is read after the clock was set back by an hour, want a read")
-		}
-	})
-}
-
-// Guarantees that callers wait only for a read that is young: if Secrets Manager hangs, later callers do not wait one
-// after the other.
-func TestOnlyAYoungReadIsWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, s := opened(t)
-		waitFor(24 * time.Hour)
-		m.Fail(secretstest.Fault{Hang: true}, -1)
-		var waited time.Duration
-		for range 40 {
-			began := time.Now()
-			get(t, s)
-			waited += time.Since(began)
-			waitFor(100 * time.Millisecond)
-		}
-		if waited != secrets.ReplaceWait {
-			t.Errorf("40 calls one after the other waited %v, want %v once", waited, secrets.ReplaceWait)
-		}
-	})
-}
-
-// Guarantees that a read that a freeze has cut does not prevent the next one: the caller's clock jumps, the clock of
-// this process does not, and the answer never comes.
-func TestFrozenRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := new(secretstest.Manager)
-		m.Set(name, wholeForm().text())
-		s, log := open(t, sdk(m))
-		m.Fail(secretstest.Fault{Hang: true}, 1)
-		s.Warm(time.Now())
-		synctest.Wait()
-		if v, err := s.Get(t.Context(), time.Now().Add(time.Hour)); err != nil {
-			t.Errorf("Get after the thaw = %v, %v; want values", v, err)
-		}
-		m.Fail(secretstest.Fault{Hang: true}, 1)
-		thaw := time.Now().Add(2 * time.Hour)
-		get2 := func(at time.Time) *secrets.Values {
-			v, err := s.Get(t.Context(), at)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return v
-		}
-		get2(thaw) // begins a read that hangs, and waits for it in vain
-		version := m.Set(name, wholeForm().text())
-		if v := get2(thaw.Add(time.Hour)); v.Version() != version {
-			t.Errorf("after the second thaw Get = %v, want %s", v, version)
-		}
-		thaw = thaw.Add(2 * time.Hour)
-		m.Fail(secretstest.Fault{Hang: true}, -1)
-		calls := m.Calls()
-		for n := range 40 { // frozen after each request, with one request in ten seconds
-			get2(thaw.Add(time.Duration(n) * 10 * time.Second))
-		}
-		synctest.Wait()
-		if n, most := m.Calls()-calls, 400/30+1; n > most || n < most/2 {
-			t.Errorf("%d reads in 400 seconds of freezes, want one per cooldown", n)
-		}
-		m.Fail(secretstest.Fault{}, 0)
-		get2(thaw.Add(time.Hour)) // abandons the last of them
-		waitFor(secrets.ReadTimeout)
-		if f := s.Stats().Failures; f != 0 || log.count("cannot be read") != 0 {
-			t.Errorf("%d failures, want none for reads that were given up: %s", f, log)
 		}
 	})
 }
@@ -463,56 +356,6 @@ func TestRenew(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Guarantees that Close ends reads in progress and waits for them, that no read begins afterwards, and that present
-// values stay.
-func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := new(secretstest.Manager)
-		m.Set(name, wholeForm().text())
-		m.Fail(secretstest.Fault{Hang: true}, -1)
-		s, log := open(t, sdk(m))
-		s.Warm(time.Now())
-		synctest.Wait()
-		s.Close()
-		s.Close()
-		calls := m.Calls()
-		wantUnavailable(t, s, "")
-		if _, _, err := s.RedisCredentials(t.Context()); !errors.Is(err, secrets.ErrUnavailable) {
-			t.Errorf("RedisCredentials after Close = %v, want ErrUnavailable", err)
-		}
-		fresh, _ := open(t, sdk(m))
-		fresh.Close()
-		wantUnavailable(t, fresh, "cut off")
-		if m.Calls() != calls || log.String() != "" {
-			t.Errorf("after Close there are %d reads and these log lines, want none: %s", m.Calls()-calls, log)
-		}
-		m.Fail(secretstest.Fault{}, 0)
-		had, _ := open(t, sdk(m))
-		v := get(t, had)
-		had.Close()
-		waitFor(time.Hour)
-		if get(t, had) != v {
-			t.Error("after Close, Get does not return the values that were read before")
-		}
-	})
-}
-
-// panics is a client that panics with arbitrary text.
-type panics struct{}
-
-func (panics) GetSecretValue(
-	context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options),
-) (*secretsmanager.GetSecretValueOutput, error) {
-	panic(string(pepper1))
-}
-
-// Guarantees that a panic of a client does not end the process, which may have valid values, and that its text is not
-// shown.
-func TestPanic(t *testing.T) {
-	s, _ := open(t, panics{})
-	wantUnavailable(t, s, "panicked")
 }
 
 // Guarantees that a client that is configured to log its messages does not log secrets.

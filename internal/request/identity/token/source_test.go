@@ -135,45 +135,6 @@ func TestLastKnownGood(t *testing.T) {
 	}
 }
 
-// Guarantees that an issuer that does not answer is called less and less often, at times that differ between instances,
-// and that requests in the meantime get the error immediately.
-func TestBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var gaps [2][]time.Duration
-		for i := range gaps {
-			a := newAuthority(answer(http.StatusServiceUnavailable, ""))
-			v := newVerifier(t, config(a))
-			text := good.Sign(claims(time.Now(), nil))
-			for range 3000 {
-				began := time.Now()
-				if err := verify(v, text, began); !errors.Is(err, token.ErrKeysUnavailable) {
-					t.Fatalf("Verify = %v, want ErrKeysUnavailable", err)
-				}
-				if took := time.Since(began); took != 0 {
-					t.Fatalf("Verify took %v, want an error without a wait", took)
-				}
-				pass(200 * time.Millisecond)
-			}
-			asked := a.Requests()
-			for n := 1; n < len(asked); n++ {
-				gaps[i] = append(gaps[i], asked[n].At.Sub(asked[n-1].At))
-			}
-		}
-		for n, gap := range gaps[0] {
-			least := min(time.Second<<n, time.Minute)
-			if gap < least || gap > least*6/5+200*time.Millisecond {
-				t.Errorf("fetch %d came after %v, want %v and up to a fifth more", n+2, gap, least)
-			}
-		}
-		if len(gaps[0]) < 12 || len(gaps[0]) > 16 {
-			t.Errorf("%d fetches in ten minutes, want about 14", len(gaps[0])+1)
-		}
-		if fmt.Sprint(gaps[0]) == fmt.Sprint(gaps[1]) {
-			t.Errorf("two instances request keys at the same times, want different ones: %v", gaps[0])
-		}
-	})
-}
-
 // Guarantees that a flood of tokens with unknown keys causes one request to the issuer per cooldown, whether it answers
 // or not, and takes no memory; and that valid tokens are accepted meanwhile.
 func TestFloodOfUnknownKeys(t *testing.T) {
@@ -254,21 +215,6 @@ func TestUnknownKeyAndTheIssuerAway(t *testing.T) {
 		pass(token.DefaultCooldown)
 		check(next, token.ErrUnknownKey, 3)
 	})
-}
-
-// Guarantees that new keys are fetched after a clock that was ahead was set back, and not only when it reaches its
-// earlier time again.
-func TestClockSetBack(t *testing.T) {
-	next := newEC("k2", elliptic.P256())
-	a := publishing(good)
-	v := newVerifier(t, config(a))
-	if err := verify(v, good.Sign(claims(noon.Add(24*time.Hour), nil)), noon.Add(24*time.Hour)); err != nil {
-		t.Fatal(err)
-	}
-	a.Set(answer(http.StatusOK, document(good, next)))
-	if err := verify(v, next.Sign(claims(noon, nil)), noon); err != nil {
-		t.Errorf("Verify = %v, want the new key", err)
-	}
 }
 
 // Guarantees that all callers that wait share one fetch, and wait at most for Config.Wait or until their context ends.
@@ -406,57 +352,6 @@ func TestOldKeysAreReplacedInFront(t *testing.T) {
 	})
 }
 
-// Guarantees that a fetch that was interrupted by a freeze does not prevent the next one: the clock of requests jumps,
-// the clock of this process does not, and the answer never comes. Keys that were withdrawn meanwhile verify nothing.
-// Fetches that were given up are neither counted nor logged, and there is one per cooldown.
-func TestFrozenFetch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		next := newEC("k2", elliptic.P256())
-		a := newAuthority(hang)
-		var lines bytes.Buffer
-		v := newVerifier(t, config(a, func(c *token.Config) { c.Log = slog.New(slog.NewTextHandler(&lines, nil)) }))
-		start := time.Now()
-		text := good.Sign(claims(start, with("exp", start.Add(1000*time.Hour).Unix())))
-		unknown := attacker.Sign(claims(start, with("exp", start.Add(1000*time.Hour).Unix())), with("kid", "nobody's"))
-		step := func(what, text string, after time.Duration, want error, wait time.Duration) {
-			t.Helper()
-			began := time.Now()
-			if err := verify(v, text, start.Add(after)); !errors.Is(err, want) || time.Since(began) != wait {
-				t.Errorf("%s: Verify = %v after %v, want %v after %v", what, err, time.Since(began), want, wait)
-			}
-		}
-		v.Warm(start)
-		synctest.Wait()
-		a.Set(answer(http.StatusOK, document(good)))
-		step("thawed after Warm", text, time.Hour, nil, 0)
-		a.Set(hang)
-		step("the issuer hangs", text, 2*time.Hour, nil, 500*time.Millisecond)
-		a.Set(answer(http.StatusOK, document(next)))
-		step("thawed, and the key was withdrawn", text, 3*time.Hour, token.ErrUnknownKey, 0)
-		a.Set(hang)
-		fetches := a.Fetches()
-		for n := range 40 { // frozen after each request, with one request in ten seconds
-			if err := verify(v, unknown, start.Add(4*time.Hour+time.Duration(n)*10*time.Second)); !errors.Is(err,
-				token.ErrKeysUnavailable) {
-				t.Errorf(
-					"an unknown key, while nobody can know whether it exists: Verify = %v, want ErrKeysUnavailable",
-					err)
-			}
-		}
-		synctest.Wait()
-		if n := a.Fetches() - fetches; n != 14 {
-			t.Errorf("%d fetches in 400 seconds of freezes, want 14, one per cooldown", n)
-		}
-		a.Set(answer(http.StatusOK, document(next)))
-		step("which gives the last of them up", text, 5*time.Hour, token.ErrUnknownKey, 0)
-		synctest.Wait()
-		if s := v.Stats(); s.Failures != 0 || s.Fetches != 3 || lines.String() != "" {
-			t.Errorf("Stats = %+v and the log %q, want three fetches and nothing of those that were given up", s,
-				lines.String())
-		}
-	})
-}
-
 func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := publishing(good)
@@ -476,37 +371,6 @@ func TestWarm(t *testing.T) {
 		synctest.Wait()
 		if n := a.Fetches(); n != 1 {
 			t.Errorf("%d fetches, want none for keys that are there", n)
-		}
-	})
-}
-
-// Guarantees that Close ends fetches in progress and returns after them, and that Verify then returns
-// ErrKeysUnavailable at once.
-func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAuthority(func(r *http.Request) (reply, error) {
-			<-r.Context().Done()
-			pass(time.Second)
-			return reply{}, r.Context().Err()
-		})
-		v := newVerifier(t, config(a))
-		v.Warm(time.Now())
-		synctest.Wait()
-		began := time.Now()
-		v.Close()
-		v.Close()
-		if took := time.Since(began); took != time.Second {
-			t.Errorf("Close took %v, want the second that the fetch takes to end", took)
-		}
-		began = time.Now()
-		if err := verify(v, good.Sign(claims(began, nil)), began); !errors.Is(err, token.ErrKeysUnavailable) ||
-			time.Since(began) != 0 {
-			t.Errorf("Verify after Close = %v, want ErrKeysUnavailable at once", err)
-		}
-		fresh := newVerifier(t, config(publishing(good)))
-		fresh.Close()
-		if err := verify(fresh, good.Sign(claims(began, nil)), began); !errors.Is(err, token.ErrKeysUnavailable) {
-			t.Errorf("Verify after Close = %v, want ErrKeysUnavailable", err)
 		}
 	})
 }
