@@ -203,25 +203,3 @@ func (w *world) waitForConnections(r *refusing) {
 		}
 	}
 }
-
-// Guarantees that a new environment starts in the mode of a cell that is not enforced, and that without an AppConfig it
-// enforces.
-func TestKillSwitchAtTheStart(t *testing.T) {
-	w := newWorld(t, ten)
-	w.withRedis()
-	w.withKillSwitch("shadow")
-	w.start()
-	w.callUntilMode("shadow", "x-api-key", w.key)
-	w.close()
-
-	w = newWorld(t, ten)
-	w.withRedis()
-	w.withKillSwitch("shadow").Fail(killswitchtest.Fault{Hang: true}, -1)
-	w.start()
-	for range 10 {
-		if o := w.wantAnswer("Allow", "allowed", "x-api-key", w.key); o.Context["mode"] != nil {
-			t.Fatalf("in a mode that was not set: %v", o.Context)
-		}
-	}
-	w.wantAnswer("Deny", "limited", "x-api-key", w.key)
-}

@@ -4,22 +4,14 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
-	"maps"
-	"math"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
-	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
 	"github.com/sluicelimits/sluice/streams/balancer"
 	"github.com/sluicelimits/sluice/streams/reconcile"
@@ -91,104 +83,6 @@ func TestFunction(t *testing.T) {
 		t.Errorf("granted, but not needed: %q", unused)
 	}
 }
-
-// Guarantees that the deployed binary finds everything that somebody writes to the cell's table without Sluice, and is
-// not prevented from comparing: a key under its hash, whose cover is the same key in a shard of another id; a document
-// that was replaced by a row without attributes; a tenant that is in no control table; and a number above that of the
-// last log entry.
-func TestForgedRows(t *testing.T) {
-	stores := functiontest.NewStores(t)
-	client, done := dynamodbtest.Connect(stores.URL)
-	defer done()
-	f := functiontest.Start(t, "http://127.0.0.1:9", map[string]string{
-		"AWS_ENDPOINT_URL_DYNAMODB": stores.URL,
-		"SLUICE_CELL":               "eu-1", "SLUICE_CONFIG_TABLE": stores.Config, "SLUICE_GRACE": "0s",
-		"SLUICE_PLANS_TABLE": stores.Names[control.Plans], "SLUICE_TENANTS_TABLE": stores.Names[control.Tenants],
-		"SLUICE_KEYS_TABLE": stores.Names[control.Keys], "SLUICE_CELLS_TABLE": stores.Names[control.Cells],
-	})
-	stores.Put(t, control.Plans, "pro", `{"id":"pro","limits":[]}`)
-	stores.Put(t, control.Tenants, "acme", `{"id":"acme","plan":"pro"}`)
-	stores.Put(t, control.Keys, "k1", `{"hash":"`+strings.Repeat("ab", 32)+`","id":"k1","pepper":"p1","tenant":"acme"}`)
-	runs := func(what string, drift map[reconcile.Drift]int64) {
-		t.Helper()
-		var got reconcile.Result
-		err := json.Unmarshal([]byte(f.Call(`{"source":"aws.events"}`)), &got)
-		if err != nil || !got.Finished || !maps.Equal(got.Drift, drift) {
-			t.Fatalf("%s: %+v, %v; want the drift %v", what, got, err, drift)
-		}
-	}
-	runs("an empty cell", map[reconcile.Drift]int64{reconcile.Missing: 3})
-	// The true row of a document, by its name and kind, and another shard of the kind.
-	where := func(kind, id string) (row, elsewhere string) {
-		t.Helper()
-		for shard := range 16 {
-			pk := fmt.Sprintf("%s#%x", kind, shard)
-			out, err := client.GetItem(t.Context(), &dynamodb.GetItemInput{TableName: &stores.Config,
-				Key: map[string]types.AttributeValue{"pk": text(pk), "sk": text(id)}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(out.Item) > 0 {
-				row = pk
-			} else {
-				elsewhere = pk
-			}
-		}
-		return row, elsewhere
-	}
-	put := func(pk, sk string, more map[string]types.AttributeValue) {
-		t.Helper()
-		item := map[string]types.AttributeValue{"pk": text(pk), "sk": text(sk)}
-		maps.Copy(item, more)
-		_, err := client.PutItem(t.Context(), &dynamodb.PutItemInput{TableName: &stores.Config, Item: item})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	number := func(n string) types.AttributeValue { return &types.AttributeValueMemberN{Value: n} }
-
-	hash := strings.Repeat("cd", 32)
-	stolen := table.Document{Ref: table.Ref{Kind: table.KindKeyHash, ID: hash}, Version: 1, Seq: 1,
-		Body: []byte(`{"hash":"` + hash + `","id":"k1","pepper":"p1","tenant":"acme"}`)}
-	alter := func(d table.Document) {
-		t.Helper()
-		head, err := stores.Cell.Head(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		step := table.Step{Incarnation: head.Incarnation, Documents: []table.Document{d},
-			Entry: table.Entry{Seq: head.Seq + 1, At: time.Now()}}
-		if err := stores.Cell.Commit(t.Context(), step); err != nil {
-			t.Fatal(err)
-		}
-	}
-	alter(stolen)
-	_, elsewhere := where("key", "k1")
-	put(elsewhere, "k1", map[string]types.AttributeValue{"v": number("1"), "n": number("1"),
-		"body": &types.AttributeValueMemberB{Value: stolen.Body}})
-	runs("a key under its hash, with a cover", map[reconcile.Drift]int64{reconcile.Unknown: 2})
-	if got, err := stores.Cell.Get(t.Context(), stolen.Ref); err != nil || got[0].Version != 0 {
-		t.Errorf("the key is still there: %+v, %v", got, err)
-	}
-
-	tenant, _ := where("tenant", "acme")
-	put(tenant, "acme", nil)
-	runs("a row without attributes", map[reconcile.Drift]int64{reconcile.Unknown: 1, reconcile.Missing: 1})
-
-	forged := table.Document{Ref: table.Ref{Kind: plan.KindTenant, ID: "forged"}, Version: 1,
-		Body: []byte(`{"id":"forged"}`)}
-	if _, err := stores.Cell.Apply(t.Context(), []table.Document{forged}); err != nil {
-		t.Fatal(err)
-	}
-	runs("a tenant that is in no control table", map[reconcile.Drift]int64{reconcile.Unknown: 1})
-
-	alter(table.Document{Ref: table.Ref{Kind: plan.KindTenant, ID: "acme"}, Version: 1, Seq: math.MaxInt64,
-		Body: []byte(`{"id":"acme","plan":"pro"}`)})
-	runs("a number above the last entry's", map[reconcile.Drift]int64{reconcile.Altered: 1})
-	runs("all is repaired", map[reconcile.Drift]int64{})
-}
-
-func text(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
 
 // Guarantees that invalid settings stop the function, with an error that names all of them.
 func TestBadEnvironment(t *testing.T) {

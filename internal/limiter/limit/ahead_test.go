@@ -2,7 +2,6 @@ package limit_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -103,74 +102,6 @@ var (
 		Location: time.UTC}}
 	leaky = limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 10, Period: time.Second}
 )
-
-// Guarantees how many units a lease request is granted: Most units, or Ample units if more than Plenty are left. A
-// grant is at most Share (in 1/1024) of the units that are left. It is at least Least units, or nothing. It is never
-// more than the units that are left.
-func TestGrantRule(t *testing.T) {
-	for _, tt := range []struct {
-		used int64
-		ask  limit.LeaseRequest
-		want int64
-	}{
-		{20, limit.LeaseRequest{}, 0},
-		{20, limit.LeaseRequest{Most: 30, Plenty: 200, Share: 1024}, 30},
-		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1024}, 80},
-		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 512}, 40},
-		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1}, 0}, // the share is 80/1024 of a unit
-		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1, Least: 7}, 7},
-		{20, limit.LeaseRequest{Most: 3, Plenty: 200, Share: 1024, Least: 7}, 7},
-		{20, limit.LeaseRequest{Least: 90}, 80},
-		{20, limit.LeaseRequest{Most: 30, Ample: 60, Plenty: 80, Share: 1024}, 60},
-		{20, limit.LeaseRequest{Most: 30, Ample: 60, Plenty: 81, Share: 1024}, 30},
-		{20, limit.LeaseRequest{Most: 30, Ample: 20, Plenty: 80, Share: 1024}, 20},
-		{20, limit.LeaseRequest{Ample: 60, Share: 1024}, 60}, // with Plenty of 0, any number is plenty
-		{20, limit.LeaseRequest{Most: 60, Share: 1024}, 0},   // the same, and Ample is 0
-		{20, limit.LeaseRequest{Need: 15, Most: 300, Plenty: 200, Share: 1024}, 65},
-		// what is left after the need
-		{20, limit.LeaseRequest{Need: 15, Most: 30, Ample: 60, Plenty: 66, Share: 1024}, 30},
-		{20, limit.LeaseRequest{Need: 80, Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0},
-		{100, limit.LeaseRequest{Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0}, // a need of 0 is allowed
-	} {
-		t.Run(fmt.Sprintf("%d used %+v", tt.used, tt.ask), func(t *testing.T) {
-			k := newLeaseHolder(t, window)
-			k.spend(noon, tt.used)
-			d := k.decide(noon, max(tt.ask.Need, 1), true, tt.ask)
-			if got := d.Lease(0); !d.Allowed || got.Units != tt.want || got.Upfront != tt.want ||
-				d.Results[0].Charged != tt.ask.Need {
-				t.Errorf("allowed %t, lease %+v, charged %d; want it allowed, and %d units leased, all of them "+
-					"spendable at once", d.Allowed, got, d.Results[0].Charged, tt.want)
-			}
-			if got, want := d.Results[0].Used(), tt.used+tt.ask.Need+tt.want; got != want {
-				t.Errorf("the decision reports %d units as used, want %d", got, want)
-			}
-			k.wantRemaining(noon, 100-tt.used-tt.ask.Need-tt.want)
-			if most := tt.ask.Largest(); tt.want > most {
-				t.Errorf("%d units were leased, want at most %d, the largest grant", tt.want, most)
-			}
-		})
-	}
-}
-
-// Guarantees that a denial leases nothing and applies no correction, and that its wait lasts until the missing units
-// are free, and not until the whole cost would be.
-func TestDeniedLease(t *testing.T) {
-	for _, tier := range []limit.Tier{window, sliding, daily} {
-		k := newLeaseHolder(t, tier)
-		k.spend(noon, 95)
-		before := k.state.Clone()
-		if d := k.decide(noon, 20, true, limit.LeaseRequest{Need: 6, Least: 1, Ample: 50, Share: 1024, Correction: 2,
-			CorrectionAt: noon}); d.Allowed ||
-			d.Lease(0) != (limit.Lease{}) || !k.state.Equal(before) {
-			t.Errorf("%s: 5 units are left, and 6 are needed: allowed %t, lease %+v, state %+v; want a denial that "+
-				"changes nothing", tier.Algorithm, d.Allowed, d.Lease(0), k.state)
-		}
-		if d := k.decide(noon, 20, true, limit.LeaseRequest{Need: 5}); !d.Allowed || d.Results[0].Charged != 5 {
-			t.Errorf("%s: 5 units are left, a cost of 20 needs 5: allowed %t, charged %d; want it allowed, charged 5",
-				tier.Algorithm, d.Allowed, d.Results[0].Charged)
-		}
-	}
-}
 
 // Guarantees that a request that needs nothing is admitted by a full counter, and by one that is below zero, unless its
 // cost is above the capacity.
