@@ -19,6 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -317,10 +318,7 @@ func (s *failingStore) Decide(ctx context.Context, req *limit.Request, now time.
 // Guarantees that a store that does not answer leads neither to a 5xx nor to requests without limits: each limit does
 // what its onStoreFailure says.
 func TestStoreAway(t *testing.T) {
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	store := &failingStore{Store: inner}
 	gone := errors.New("connection refused")
 	store.down.Store(&gone)
@@ -366,10 +364,7 @@ func TestStoreAway(t *testing.T) {
 // Guarantees that an authorizer uses the fallback limiters that it is given, for tenants and for addresses, with their
 // instance counts; and that what they decide alone sets StoreFailed and has a wait.
 func TestOutageStore(t *testing.T) {
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	store := &failingStore{Store: inner}
 	gone := errors.New("connection refused")
 	store.down.Store(&gone)
@@ -421,14 +416,12 @@ func TestOutageStore(t *testing.T) {
 
 // Guarantees that StoreFailed says that the store of addresses failed, also if the store of tenants then decides.
 func TestFailedStoreOfAddresses(t *testing.T) {
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	addresses := &failingStore{}
 	gone := errors.New("connection refused")
 	addresses.down.Store(&gone)
 	f := newFixture(t, ipPlans, nil, 0)
+	var err error
 	if f.Authorizer, err = authorizer.New(authorizer.Config{
 		Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: inner, Addresses: addresses,
 		Now: func() time.Time { return f.now }, Log: slog.New(slog.DiscardHandler),
@@ -446,10 +439,7 @@ func TestFailedStoreOfAddresses(t *testing.T) {
 // Guarantees that new addresses share one counter once the memory for addresses is full: a flood of addresses is
 // limited as one address.
 func TestFullStoreSharesOneAddressCounter(t *testing.T) {
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	store := &failingStore{Store: inner}
 	full := fmt.Errorf("memory store: %w", limit.ErrFull)
 	store.down.Store(&full)
@@ -534,10 +524,7 @@ func TestConcurrentRequests(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	current := authorizer.Current(func() *authorizer.Snapshot { return nil })
 	for want, c := range map[string]authorizer.Config{
 		"Source is missing":     {Store: store},

@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/apigw"
@@ -136,10 +136,7 @@ func newWorld(t testing.TB, text string, settings ...func(*setup)) *world {
 	}
 	w.snap = &authorizer.Snapshot{Config: cfg, Keys: found}
 	w.configuration = failingConfiguration{Snapshot: w.snap}
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	w.store = &failingStore{Store: inner}
 	if w.recorder, err = telemetry.New(telemetry.Config{Writer: w.lines, Cell: "eu-1",
 		Function: "authorizer"}); err != nil {

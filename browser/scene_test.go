@@ -11,6 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 // hostile is a tenant's name that runs a script in a page that inserts it as markup.
@@ -50,10 +51,7 @@ type event struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	s := &scene{t: t, store: store, recorder: livepage.NewRecorder()}
 	bucket := func(rate, burst int64) limit.Tier {
 		return limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: rate, Burst: burst}

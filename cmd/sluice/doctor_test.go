@@ -17,7 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
 	"github.com/sluicelimits/sluice/internal/testkit/apigateway/template"
@@ -67,10 +67,7 @@ func serveAPI(t *testing.T, prefix string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	counters, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	counters := memorytest.New(t)
 	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: counters,
 		Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

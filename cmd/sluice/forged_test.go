@@ -16,7 +16,7 @@ import (
 	celltable "github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -51,10 +51,7 @@ func newForgeable(t *testing.T) (*devcells.Plane, *devcells.Cell) {
 // newForgeableWith returns a cell with the contents of a plans file. The cell is one of several, or the only one.
 func newForgeableWith(t *testing.T, several bool, plans string) (*devcells.Plane, *devcells.Cell) {
 	t.Helper()
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	p, err := devcells.Open(devcells.Config{Store: store,
 		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, NewKeys: identity.DevPepperID,
 		Several: several,

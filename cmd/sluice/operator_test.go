@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/control/operate"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/spf13/cobra"
@@ -39,10 +39,7 @@ func operated(t *testing.T) (endpoint string) {
 		Hash: func(_ context.Context, key string) (string, string, error) {
 			return identity.DevPepperID, identity.HashKey(identity.DevPepper(), key), nil
 		}})
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	config, err := loadPlans(new(cobra.Command), []string{"testdata/operator/plans.yaml"})
 	if err != nil {
 		t.Fatal(err)

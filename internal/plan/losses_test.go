@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
@@ -316,10 +316,7 @@ func mostAdmitted(t *testing.T, set *Set) (sums [24]int) {
 	const step = time.Second / 2
 	var d limit.Decision
 	for begin := range 30 * time.Second / step { // after 30 s all windows begin together, as they do at 0
-		store, err := memory.New(memory.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := memorytest.New(t)
 		q := limit.Request{Owner: limit.Owner{Name: "acme"},
 			Charges: []limit.Charge{{Limit: set.Limits[0].Limit, Cost: 1}}}
 		admitted := 0

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -413,10 +413,7 @@ func TestAppendChargesDoesNotAllocate(t *testing.T) {
 // Guarantees that a limit that gets or loses a match or a group keeps what was consumed: only its identity names its
 // counters.
 func TestMatchAndGroupKeepCounters(t *testing.T) {
-	inMemory, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inMemory := memorytest.New(t)
 	inRedis, err := redis.New(t.Context(), redis.Config{Addrs: []string{redistest.Start(t).Addr},
 		Deadline: 20 * time.Second})
 	if err != nil {

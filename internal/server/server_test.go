@@ -38,6 +38,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 	"github.com/sluicelimits/sluice/internal/server/rls"
@@ -330,10 +331,7 @@ func (g *gate) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 // requests, and that a second signal ends the wait.
 func TestDrain(t *testing.T) {
 	for _, cut := range []bool{false, true} {
-		inner, err := memory.New(memory.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := memorytest.New(t)
 		g := &gate{inner, make(chan struct{}), make(chan struct{})}
 		r := start(t, server.Config{RateLimits: service(t, g)})
 		conn := r.dial(t, insecure.NewCredentials())

@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -184,14 +184,8 @@ func (w *world) empty(id string) *cell {
 	var err error
 	c.heard = acknowledge.New(acknowledge.Config{Cell: id, Tables: w.tables, Store: cellTable,
 		Now: func() time.Time { return w.now.Add(c.skew) }})
-	rates, err := memory.New(memory.Config{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	kept, err := memory.New(memory.Config{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rates := memorytest.New(w.t)
+	kept := memorytest.New(w.t)
 	c.kept = &clocked{kept, func() time.Time { return w.now.Add(c.skew) }}
 	began := slices.ContainsFunc(w.cells, func(other *cell) bool { return other.id == id })
 	for range 2 {

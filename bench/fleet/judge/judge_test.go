@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluicelimits/sluice/bench/fleet/judge"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
@@ -147,10 +147,7 @@ func TestAgreesWithCounter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		store, err := memory.New(memory.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := memorytest.New(t)
 		of := &l.Tiers[0]
 		j := judge.New(judge.Counter{Algorithm: alg, Most: of.Threshold, Burst: of.Capacity(), Period: of.Period,
 			Buckets: of.Buckets, Calendar: of.Calendar})

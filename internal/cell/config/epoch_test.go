@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/table/tabletest"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
@@ -27,11 +27,9 @@ const epochPlan = `{"id":"p","limits":[{"id":"l","algorithm":%q,%s}]}`
 
 func newLeasing(t *testing.T, cell, limits string, now *time.Time) *leasing {
 	t.Helper()
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	l := &leasing{world: newWorld(t, inCell(cell))}
+	var err error
 	l.leases, err = lease.New(lease.Config{Store: store, Instances: func() int { return 1 }, GiveBackEvery: -1,
 		Clock: func() time.Time { return *now }})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 const actor = "arn:aws:iam::123456789012:user/ann"
@@ -95,10 +95,7 @@ func TestRefundGivesBack(t *testing.T) {
 // Guarantees that each use is recorded before it has its effect, with actor and reason, and afterwards with its
 // outcome.
 func TestEachUseIsRecorded(t *testing.T) {
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	w := newCellWorld(t, store)
 	w.spend("acme", "fixed", 5)
 	for does, f := range map[string]func(context.Context, string, *operate.Counters) (*operate.CountersResponse,
@@ -125,12 +122,9 @@ func TestEachUseIsRecorded(t *testing.T) {
 
 // Guarantees that a failure of the store is recorded.
 func TestAFailureIsRecorded(t *testing.T) {
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	w := newCellWorld(t, store)
-	_, err = w.service(broken{store}, w.tables).Reset(t.Context(), actor, &operate.Counters{Tenant: "acme",
+	_, err := w.service(broken{store}, w.tables).Reset(t.Context(), actor, &operate.Counters{Tenant: "acme",
 		Limit:  "fixed",
 		Reason: "x"})
 	if codeOf(err) != operate.Unavailable {
@@ -159,10 +153,7 @@ func (away) Put(context.Context, control.Change) (control.Item, error) {
 
 // Guarantees that counters per value are found as for a request.
 func TestCountersOfARequest(t *testing.T) {
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	w := newCellWorld(t, store)
 	w.spend("acme", "person", 9)
 	for subject, want := range map[string]int64{"ann": 9, "bob": 0} {
@@ -184,10 +175,7 @@ func TestCountersOfARequest(t *testing.T) {
 
 // Guarantees that impossible operations are refused with an explanation, change nothing, and record nothing.
 func TestRefusals(t *testing.T) {
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	w := newCellWorld(t, store)
 	type do = func(context.Context, string, *operate.Counters) (*operate.CountersResponse, error)
 	for name, c := range map[string]struct {

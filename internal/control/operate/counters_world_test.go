@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
@@ -173,10 +173,7 @@ func eachStore(t *testing.T, f func(t *testing.T, store limit.Store)) {
 		t.Skip(why)
 	}
 	t.Run("memory", func(t *testing.T) {
-		store, err := memory.New(memory.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := memorytest.New(t)
 		f(t, store)
 	})
 	t.Run("redis", func(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"slices"
 	"strings"
@@ -52,10 +52,7 @@ func TestALeakyBucketIsFreed(t *testing.T) {
 // newClockedWorld returns a world whose time the test sets; a millisecond passes at each reading of the clock.
 func newClockedWorld(t *testing.T) (*cellWorld, *time.Time) {
 	t.Helper()
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	w := newCellWorld(t, store)
 	now := time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 	w.now = func() time.Time {

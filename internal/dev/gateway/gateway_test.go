@@ -26,7 +26,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/inflight"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
@@ -97,10 +97,7 @@ func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixtur
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	c := gateway.Config{Log: f.log, Recorder: livepage.NewRecorder(),
 		Places: &inflight.Keeper{Store: store, Now: f.now, Log: f.log}}
 	c.LivePage = livepage.Handler(c.Recorder, (&gateway.StatusSource{Overview: overview(p), Store: store,

@@ -22,6 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
@@ -75,10 +76,7 @@ func (f *flaky) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 
 func newFlaky(t *testing.T) *flaky {
 	t.Helper()
-	s, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := memorytest.New(t)
 	return &flaky{Store: s}
 }
 

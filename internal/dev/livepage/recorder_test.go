@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 var noon = time.Date(2026, 7, 14, 12, 0, 0, 0, time.UTC)
@@ -211,10 +211,7 @@ func window(threshold int64, period time.Duration) limit.Tier {
 
 func newStore(t *testing.T) limit.Store {
 	t.Helper()
-	s, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := memorytest.New(t)
 	return s
 }
 

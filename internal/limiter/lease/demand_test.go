@@ -5,16 +5,13 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 // Guarantees that a counter which denies does not lower the estimate of how many units all processes want: fewer units
 // are used than requested.
 func TestDenialDoesNotLowerTheEstimate(t *testing.T) {
-	below, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	below := memorytest.New(t)
 	l, err := limit.New(limit.Limit{ID: "a", MaxCost: 100, Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100},
 	}})
@@ -61,10 +58,7 @@ func TestEstimateDoesNotDependOnTheClocksStart(t *testing.T) {
 	}
 	owner := limit.Owner{Kind: limit.Tenant, Name: "acme"}
 	estimate := func(began int64) float64 {
-		store, err := memory.New(memory.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := memorytest.New(t)
 		var u supply
 		leased := int64(0)
 		for _, after := range []time.Duration{0, 20 * time.Millisecond, 300 * time.Millisecond} {

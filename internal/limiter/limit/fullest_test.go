@@ -5,16 +5,13 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 // Guarantees that Fullest returns the used part of the fullest counter after an admission, as the store counts it, also
 // above the limit, and that a denial, a shadow limit and a lowered limit do not count.
 func TestFullest(t *testing.T) {
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	made := func(id string, mode limit.Mode, units int64) *limit.Limit {
 		l, err := limit.New(limit.Limit{ID: id, Mode: mode, MaxCost: 10,
 			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units, Period: time.Hour}}})

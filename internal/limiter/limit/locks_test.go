@@ -11,7 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 // unavailable is a store that fails every call.
@@ -30,24 +30,17 @@ func TestNoPeriodIsComputedUnderALock(t *testing.T) {
 	var now time.Time // the time that the clock of the lease layer shows
 	quota := mustNew(t, limit.Limit{ID: "quota", Tiers: []limit.Tier{daily}})
 	rate := mustNew(t, limit.Limit{ID: "rate", Tiers: []limit.Tier{bucket}})
-	newMemory := func() limit.Store {
-		s, err := memory.New(memory.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
 	for _, tt := range []struct {
 		name  string
 		store func() (limit.Store, error)
 	}{
-		{"memory", func() (limit.Store, error) { return newMemory(), nil }},
+		{"memory", func() (limit.Store, error) { return memorytest.New(t), nil }},
 		{"lease", func() (limit.Store, error) {
-			return lease.New(lease.Config{Store: newMemory(), GiveBackEvery: -1,
+			return lease.New(lease.Config{Store: memorytest.New(t), GiveBackEvery: -1,
 				Clock: func() time.Time { return now }})
 		}},
 		{"outage", func() (limit.Store, error) {
-			return resilience.NewFallback(resilience.FallbackConfig{Store: unavailable{newMemory()},
+			return resilience.NewFallback(resilience.FallbackConfig{Store: unavailable{memorytest.New(t)},
 				Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		}},
 	} {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 // Guarantees that more never remains than the capacity, and that nothing is less than unused, if unspent leases are
@@ -23,10 +23,7 @@ func TestCreditOfLostCounter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			store, err := memory.New(memory.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			store := memorytest.New(t)
 			var d limit.Decision
 			req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
 				Charges: []limit.Charge{{Limit: l, Cost: 1}}}

@@ -16,6 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 // full is a store that has no room for another counter.
@@ -27,10 +28,7 @@ func (full) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) 
 
 // Guarantees that units count as lost if they were admitted without the store and cannot be charged to it later.
 func TestLostUnits(t *testing.T) {
-	below, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	below := memorytest.New(t)
 	chain, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "full",
 		Store: full{below}}, Frozen: true, NoLeases: true, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

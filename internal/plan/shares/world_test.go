@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 // The world of these tests has a balancer, cells with their copies of the documents, environments that may decide on
@@ -141,10 +141,7 @@ func (w *world) counters(forgetful bool) limit.Store {
 	if forgetful {
 		return &forgetfulStore{states: map[string]*kept{}}
 	}
-	s, err := memory.New(memory.Config{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	s := memorytest.New(w.t)
 	return s
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
@@ -50,10 +50,7 @@ func decide(t testing.TB, s limit.Store, owner limit.Owner, now time.Time, n int
 
 func newStore(t testing.TB) limit.Store {
 	t.Helper()
-	s, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := memorytest.New(t)
 	return s
 }
 

@@ -9,7 +9,7 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
@@ -70,10 +70,7 @@ func TestAddressesHaveNames(t *testing.T) {
 		{0, "remote_address=unknown remote_address=unknown remote_address=other remote_address=unknown", "1110"},
 		{0, "masked_remote_address=10.0.0.0/x masked_remote_address=10.0.0.0/99", "11"},
 	} {
-		own, err := memory.New(memory.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		own := memorytest.New(t)
 		store := &ownersOf{Store: own}
 		w := newWorld(t, rls.Config{Store: store, Addresses: identity.NewAnonymiser(), IPv6Prefix: c.prefix},
 			addressLimits)

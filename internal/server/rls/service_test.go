@@ -23,6 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
@@ -84,10 +85,7 @@ func (c *capturing) Decide(ctx context.Context, r *limit.Request, now time.Time,
 // Guarantees that the stores, whose errors are logged with the owner and the key of a counter, get no value that a
 // client chose.
 func TestOwnersHoldNoValues(t *testing.T) {
-	inMemory, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inMemory := memorytest.New(t)
 	store := &capturing{Store: inMemory}
 	w := newWorld(t, rls.Config{Store: store}, file)
 	w.ask(descriptor("a=slk_SECRET"), descriptor("a="+strings.Repeat("slk_SECRET", 100)), descriptor("b=slk_SECRET"))
@@ -284,10 +282,7 @@ func TestAllOrNothing(t *testing.T) {
 // Guarantees that without PeekAfterDenial the descriptors that a denial leaves out have no limit in the response, and
 // cost no call to the store, and that the descriptor that denied last is charged first.
 func TestAfterDenial(t *testing.T) {
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	store := &failing{Store: inner, from: 1 << 30}
 	w := newWorld(t, rls.Config{Store: store}, file)
 	for range 3 {
@@ -346,10 +341,7 @@ func (l *late) Peek(ctx context.Context, req *limit.Request, now time.Time, d *l
 // Guarantees that hits which are counted in any case, and negative hits, are counted in the window in which the store
 // decides, also if the call before took much longer to arrive, and that such hits cost one call to the store.
 func TestCountDeniedNearAWindowsEdge(t *testing.T) {
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	const soon, slow = time.Millisecond, 600 * time.Millisecond
 	store := &late{Store: inner, by: []time.Duration{slow, soon, slow, soon, soon, soon}}
 	w := newWorld(t, rls.Config{Store: store, CountDenied: true},
@@ -368,10 +360,7 @@ func TestCountDeniedNearAWindowsEdge(t *testing.T) {
 // Guarantees that hits which are counted in any case are decided by the fallback limiter while the store is away, and
 // recorded as its decision says.
 func TestCountDeniedStoreAway(t *testing.T) {
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	store, err := resilience.NewFallback(resilience.FallbackConfig{Store: &failing{Store: inner, from: 1},
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -392,10 +381,7 @@ func TestCountDeniedStoreAway(t *testing.T) {
 // the request are decided as ever. Their status has no limit, since nothing is known of their counters. What was lost
 // is counted.
 func TestNegativeHitsStoreAway(t *testing.T) {
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	away := &failing{Store: inner, from: 1}
 	store, err := resilience.NewFallback(resilience.FallbackConfig{Store: away, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -437,10 +423,7 @@ func TestNegativeHitsAllOrNothing(t *testing.T) {
 // Guarantees that a request whose client has gone is not counted as a failure of the store, and is not logged.
 func TestClientGivesUp(t *testing.T) {
 	var log strings.Builder
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := memorytest.New(t)
 	s, err := rls.New(rls.Config{Store: &failing{Store: store, from: 1, err: context.Canceled},
 		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
@@ -461,14 +444,11 @@ func TestClientGivesUp(t *testing.T) {
 
 // Guarantees that what was charged for a client that gives up before its request is decided is given back nevertheless.
 func TestRefundOutlivesTheClient(t *testing.T) {
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	store := &failing{Store: inner, from: 2, err: context.Canceled, onFailure: cancel}
 	w := newWorld(t, rls.Config{Store: store}, file)
-	_, err = w.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d",
+	_, err := w.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d",
 		Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("a=x"), descriptor("b=x")}})
 	if lost := w.Stats().RefundError.Load(); status.Code(err) != codes.Canceled || lost != 0 {
 		t.Errorf("error %v, %d refunds are lost; want Canceled and 0", err, lost)
@@ -904,13 +884,10 @@ func (f *failing) Settle(ctx context.Context, r *limit.Receipt, used []int64, no
 // Guarantees that a request is an error if the store fails after its first charge, that the error does not tell clients
 // the cause, and that the charge is refunded.
 func TestStoreFails(t *testing.T) {
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	store := &failing{Store: inner, from: 2}
 	w := newWorld(t, rls.Config{Store: store}, file)
-	_, err = w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
+	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
 		Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("a=x"), descriptor("b=x")}})
 	if status.Code(err) != codes.Unknown || strings.Contains(err.Error(), "unavailable") ||
 		w.Stats().StoreError.Load() != 1 {
@@ -1020,10 +997,7 @@ func (withoutPeek) Peek(context.Context, *limit.Request, time.Time, *limit.Decis
 // is: the request is no error, which Envoy would admit by default. A descriptor with negative hits that were given back
 // is OK.
 func TestNoHitsStoreAway(t *testing.T) {
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	store, err := resilience.NewFallback(resilience.FallbackConfig{Store: withoutPeek{inner},
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

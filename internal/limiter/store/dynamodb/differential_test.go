@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
@@ -91,10 +91,7 @@ func agreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 	c := config(client)
 	c.DenyFor = []time.Duration{0, -1}[seed%2]
 	s := open(t, c)
-	model, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := memorytest.New(t)
 	var limits []*limit.Limit
 	for i := range 1 + r.IntN(4) {
 		limits = append(limits, randomLimit(t, r, fmt.Sprintf("l%d", i)))

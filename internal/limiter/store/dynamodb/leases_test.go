@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/lease/leasetest"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
@@ -87,10 +87,7 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 	c := config(client)
 	c.DenyFor = []time.Duration{0, -1}[seed%2]
 	s := open(t, c)
-	model, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := memorytest.New(t)
 	per := []string{"", "endpoint", "subject"}[r.IntN(3)]
 	var limits []*limit.Limit
 	for i := range 1 + r.IntN(3) {
@@ -241,10 +238,7 @@ func TestLateReturnsThatOthersCutShort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := config(client)
 			stores := []*dynamodb.Store{open(t, c), open(t, c)}
-			model, err := memory.New(memory.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			model := memorytest.New(t)
 			l := must(t, limit.Limit{ID: "l", MaxCost: 40, Tiers: []limit.Tier{{
 				Algorithm: limit.TokenBucket, Threshold: 40, Burst: 40, Period: 4 * time.Second}}})
 			end := l.Tiers[0].LeaseEnd(acme.Name, noon.UnixMicro()+l.Tiers[0].Leasing().Longest)
@@ -282,10 +276,7 @@ func lateReturnsByOldCopies(t *testing.T, client *sdk.Client, seed uint64) (late
 	r := rand.New(rand.NewPCG(seed, 31))
 	c := config(client)
 	stores := []*dynamodb.Store{open(t, c), open(t, c), open(t, c)}
-	model, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := memorytest.New(t)
 	burst := 20 + r.Int64N(20)
 	l := must(t, limit.Limit{ID: "l", MaxCost: burst, Tiers: []limit.Tier{{
 		Algorithm: limit.TokenBucket, Threshold: burst, Burst: burst, Period: 4 * time.Second}}})

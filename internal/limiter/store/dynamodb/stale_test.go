@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 // Where the table has the bucket that these tests charge.
@@ -64,10 +64,7 @@ func testStaleWriter(t *testing.T, after time.Duration) {
 	client := server(t)
 	c := config(client)
 	ahead, behind := open(t, c), open(t, c)
-	model, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := memorytest.New(t)
 	l := newBurst(t, 10, 100, 50)
 	for i, step := range []struct {
 		s    limit.Store
@@ -100,10 +97,7 @@ func TestStaleLeaseKeepsTheTime(t *testing.T) {
 	client := server(t)
 	c := config(client)
 	s := open(t, c)
-	model, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := memorytest.New(t)
 	l := newBurst(t, 10, 100, 50)
 	for i, at := range []time.Duration{0, 900 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond} {
 		req := &limit.Request{
@@ -260,10 +254,7 @@ func TestStaleCopyOfASlidingWindow(t *testing.T) {
 			for _, kind := range []string{"one unit", "what remains", "a unit more than remains"} {
 				c := config(client)
 				stale, other := open(t, c), open(t, c)
-				model, err := memory.New(memory.Config{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				model := memorytest.New(t)
 				both := func(s limit.Store, at time.Time, cost int64) (got, want limit.Decision) {
 					if err := errors.Join(s.Decide(t.Context(), request(cost), at, &got),
 						model.Decide(t.Context(), request(cost), at, &want)); err != nil {

@@ -9,17 +9,14 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 // benchmarkLimits decides over n limits like in, each with another period. All decisions are admissions. If each is
 // set, the last limit has a counter for each of ten values.
 func benchmarkLimits(b *testing.B, n int, in limit.Tier, each bool) {
 	const keys = 10_000
-	s, err := memory.New(memory.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := memorytest.New(b)
 	var charges []limit.Charge
 	for i := range n {
 		tier := in

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 )
 
@@ -52,11 +52,7 @@ func (a *unavailable) Settle(
 
 func newMemory(tb testing.TB) *unavailable {
 	tb.Helper()
-	s, err := memory.New(memory.Config{})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return &unavailable{Store: s}
+	return &unavailable{Store: memorytest.New(tb)}
 }
 
 type pair struct {
