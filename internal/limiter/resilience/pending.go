@@ -1,7 +1,6 @@
 package resilience
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,10 +21,6 @@ type pendingCharges struct {
 	swept   int64         // when makeRoom last looked for expired units, µs by the store's clock
 	waiting atomic.Int64  // owners in byOwner, and those in taken
 	dropped atomic.Int64  // units for which there was no room
-
-	// No unit in byOwner expires before this time, µs by the store's clock; the first one may expire later. A search
-	// for expired units before this time would find none.
-	noneExpiresBefore int64
 }
 
 // ownerPending holds the pending units of one owner.
@@ -70,33 +65,27 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	bound, need := p.boundFor(owner), int64(len(c.Limit.Tiers))*slotBytes
-	if p.bytes+need > bound && !p.sweepIsDue(at) { // no room even if the owner and the limit have units pending already
-		p.dropped.Add(c.Cost * int64(len(c.Limit.Tiers)))
-		return
-	}
+	need := int64(len(c.Limit.Tiers)) * slotBytes
 	o := p.byOwner[owner]
-	var l *pendingLimit
 	if o == nil {
 		need += ownerBytes + int64(len(owner.Name))
-	} else {
-		l = o.find(c.Limit, c.Value)
 	}
-	if l == nil {
+	if o == nil || o.find(c.Limit, c.Value) == nil {
 		need += limitSize(c.Limit, c.Value)
 	}
-	if !p.makeRoom(need, bound, at) {
+	if !p.makeRoom(need, p.boundFor(owner), at) {
 		p.dropped.Add(c.Cost * int64(len(c.Limit.Tiers)))
 		return
 	}
 	if o = p.byOwner[owner]; o == nil { // there was none, or makeRoom has removed it
-		o = newOwnerPending(c.Limit, c.Value)
+		o = new(ownerPending)
 		p.byOwner[owner] = o
 		p.queue = append(p.queue, owner)
 		p.recount()
-		p.bytes += ownerBytes + int64(len(owner.Name)) + limitSize(c.Limit, c.Value)
+		p.bytes += ownerBytes + int64(len(owner.Name))
 	}
-	if l = o.find(c.Limit, c.Value); l == nil {
+	l := o.find(c.Limit, c.Value)
+	if l == nil {
 		o.limits = append(o.limits, pendingLimit{c.Limit, c.Value, make([]pendingTier, len(c.Limit.Tiers))})
 		l = &o.limits[len(o.limits)-1]
 		p.bytes += limitSize(c.Limit, c.Value)
@@ -105,29 +94,9 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 		t, pt := &c.Limit.Tiers[i], &l.tiers[i]
 		before := len(pt.slots)
 		pt.part = part
-		if pt.add(t, owner, slots[i]) {
-			p.noneExpiresBefore = min(p.noneExpiresBefore, slots[i].expiresAt(t, owner))
-		}
+		pt.add(t, owner, slots[i])
 		p.bytes += int64(len(pt.slots)-before) * slotBytes
 	}
-}
-
-// newOwnerPending returns an owner with a limit of which no units are pending yet. The memory of an owner with one
-// limit of one tier is a single allocation, so that add waits for memory once.
-func newOwnerPending(l *limit.Limit, v limit.Value) *ownerPending {
-	if len(l.Tiers) > 1 {
-		return &ownerPending{[]pendingLimit{{l, v, make([]pendingTier, len(l.Tiers))}}}
-	}
-	with := new(struct {
-		ownerPending
-		limits [1]pendingLimit
-		tiers  [1]pendingTier
-		slots  [2]slot
-	})
-	with.tiers[0].slots = with.slots[:0]
-	with.limits[0] = pendingLimit{l, v, with.tiers[:]}
-	with.ownerPending.limits = with.limits[:]
-	return &with.ownerPending
 }
 
 // boundFor returns how many bytes all pending units may take if units of the owner are added. Units of addresses and of
@@ -140,24 +109,16 @@ func (p *pendingCharges) boundFor(owner limit.Owner) int64 {
 	return p.bound
 }
 
-// sweepIsDue reports whether makeRoom may look for expired units: at most once in sweepEvery.
-func (p *pendingCharges) sweepIsDue(now int64) bool {
-	since := now - p.swept
-	return since < 0 || since >= sweepEvery
-}
-
-// makeRoom reports whether need more bytes fit within the bound. If they do not, it first removes expired units.
+// makeRoom reports whether need more bytes fit within the bound. If they do not, it first removes expired units, at most
+// once in sweepEvery.
 func (p *pendingCharges) makeRoom(need, bound, now int64) bool {
 	if p.bytes+need <= bound {
 		return true
 	}
-	if !p.sweepIsDue(now) {
+	if since := now - p.swept; since >= 0 && since < sweepEvery {
 		return false
 	}
 	p.swept = now
-	if now < p.noneExpiresBefore {
-		return false
-	}
 	p.queue = slices.DeleteFunc(p.queue, func(owner limit.Owner) bool {
 		o := p.byOwner[owner]
 		o.dropExpired(owner, now)
@@ -166,10 +127,9 @@ func (p *pendingCharges) makeRoom(need, bound, now int64) bool {
 		}
 		return len(o.limits) == 0
 	})
-	p.bytes, p.noneExpiresBefore = 0, math.MaxInt64
+	p.bytes = 0
 	for owner, o := range p.byOwner {
 		p.bytes += o.size(owner)
-		p.noneExpiresBefore = min(p.noneExpiresBefore, o.firstExpiry(owner))
 	}
 	p.recount()
 	return p.bytes+need <= bound
@@ -214,20 +174,6 @@ func (o *ownerPending) dropExpired(owner limit.Owner, now int64) {
 		}
 		return !left
 	})
-}
-
-// firstExpiry returns when the first of the owner's units expires.
-func (o *ownerPending) firstExpiry(owner limit.Owner) int64 {
-	at := int64(math.MaxInt64)
-	for i := range o.limits {
-		l := &o.limits[i]
-		for j := range l.tiers {
-			for _, s := range l.tiers[j].slots {
-				at = min(at, s.expiresAt(&l.limit.Tiers[j], owner))
-			}
-		}
-	}
-	return at
 }
 
 // cancel removes refunded units from the pending units of a tier of the limit with the id. at is when they were
@@ -303,7 +249,6 @@ func (p *pendingCharges) putBack(owner limit.Owner, o *ownerPending) {
 	}
 	p.byOwner[owner] = o
 	p.bytes += o.size(owner)
-	p.noneExpiresBefore = min(p.noneExpiresBefore, o.firstExpiry(owner))
 	p.taken--
 	p.recount()
 }

@@ -1,7 +1,6 @@
 package resilience
 
 import (
-	"math"
 	"math/bits"
 	"slices"
 
@@ -54,23 +53,15 @@ func mod(a, b int64) int64 {
 
 // isCounted reports whether the store still counts the slot's units at now.
 func (s *slot) isCounted(t *limit.Tier, owner limit.Owner, now int64) bool {
-	if t.Algorithm.HasRate() {
-		return s.units > 0
-	}
-	return now < s.expiresAt(t, owner)
-}
-
-// expiresAt returns until when the store counts the slot's units. Those of a bucket can be refilled at any time.
-func (s *slot) expiresAt(t *limit.Tier, owner limit.Owner) int64 {
 	switch counting := t.Counting(); {
 	case t.Algorithm.HasRate():
-		return math.MinInt64
+		return s.units > 0
 	case t.Calendar != nil:
-		return s.until
+		return now < s.until
 	case counting.Entries:
-		return s.at + counting.Lasts
+		return now < s.at+counting.Lasts
 	default: // all units lie in the window that contains from; ForgottenAt asks for a time after that of the units
-		return t.ForgottenAt(owner.Name, s.from+1)
+		return now < t.ForgottenAt(owner.Name, s.from+1)
 	}
 }
 
@@ -95,29 +86,27 @@ func (s *slot) refill(of tierPart, now int64) {
 	s.units, s.at = 0, now
 }
 
-// add adds newly admitted units, which are in more. If that takes another slot, it drops units that no longer count,
-// and returns true.
-func (pt *pendingTier) add(t *limit.Tier, owner limit.Owner, more slot) (isNew bool) {
+// add adds newly admitted units, which are in more. If that takes another slot, it drops units that no longer count.
+func (pt *pendingTier) add(t *limit.Tier, owner limit.Owner, more slot) {
 	at := more.at
 	if t.Algorithm.HasRate() {
-		if isNew = len(pt.slots) == 0; isNew {
+		if len(pt.slots) == 0 {
 			pt.slots = append(pt.slots, slot{from: at, at: at})
 		}
 		s := &pt.slots[0]
 		s.refill(pt.part, at)
 		s.units = min(s.units+more.units, limit.MaxUnits)
-		return isNew
+		return
 	}
 	for i := len(pt.slots) - 1; i >= 0; i-- {
 		if s := &pt.slots[i]; at >= s.from && at < s.until {
 			s.at, s.units = max(s.at, at), min(s.units+more.units, limit.MaxUnits)
-			return false
+			return
 		}
 	}
 	pt.dropExpired(t, owner, at)
 	more.units = min(more.units, limit.MaxUnits)
 	pt.slots = append(pt.slots, more)
-	return true
 }
 
 // dropExpired drops the units that no longer count at now.
