@@ -16,12 +16,9 @@ const (
 	// so it counts those of the last 10 to 11 s.
 	InstancesPeriod = 10 * time.Second
 
-	// DefaultAnnounceEvery is the longest time between two announcements of an instance. It is 200 ms below
-	// InstancesPeriod, so an announcement that is late by less than that is never missing from the count.
-	DefaultAnnounceEvery = 9800 * time.Millisecond
-
-	// minAnnounceEvery keeps an instance from being counted more than twice.
-	minAnnounceEvery = InstancesPeriod / 2
+	// announceEvery is the longest time between two announcements of an instance. It is 200 ms below InstancesPeriod,
+	// so an announcement that is late by less than that is never missing from the count.
+	announceEvery = 9800 * time.Millisecond
 
 	retryAnnouncement = time.Second // pause after an announcement that failed
 
@@ -39,8 +36,7 @@ const (
 
 // InstancesConfig sets up [Instances].
 type InstancesConfig struct {
-	Store limit.Store   // the store that the instances share, without a lease layer; required
-	Every time.Duration // between two announcements, 5 s..DefaultAnnounceEvery; 0 means DefaultAnnounceEvery
+	Store limit.Store // the store that the instances share, without a lease layer; required
 
 	// Max is what Count returns before the first announcement succeeds: how many instances may run at most (reserved
 	// concurrency). 0 means 1.
@@ -83,9 +79,6 @@ type Instances struct {
 
 // NewInstances makes a count that has learned nothing yet. The error names the field.
 func NewInstances(config InstancesConfig) (*Instances, error) {
-	if config.Every == 0 {
-		config.Every = DefaultAnnounceEvery
-	}
 	if config.Max == 0 {
 		config.Max = 1
 	}
@@ -94,9 +87,6 @@ func NewInstances(config InstancesConfig) (*Instances, error) {
 		return nil, errors.New("instance count: Store is missing")
 	case config.Max < 1:
 		return nil, fmt.Errorf("instance count: Max %d is below 1", config.Max)
-	case config.Every < minAnnounceEvery || config.Every > DefaultAnnounceEvery:
-		return nil, fmt.Errorf("instance count: Every %s is outside %s..%s",
-			config.Every, minAnnounceEvery, DefaultAnnounceEvery)
 	}
 	l, err := limit.New(limit.Limit{ID: "instances", Exact: true, Tiers: []limit.Tier{{
 		Algorithm: limit.SlidingBuckets, Period: InstancesPeriod, Buckets: int(InstancesPeriod / time.Second),
@@ -153,9 +143,9 @@ func (i *Instances) Announce(ctx context.Context, now time.Time) error {
 		i.pause = retryAnnouncement
 		return err
 	}
-	i.pause = i.config.Every - i.config.Runtime.RandomUpTo(i.config.Every/announceSpread)
+	i.pause = announceEvery - i.config.Runtime.RandomUpTo(announceEvery/announceSpread)
 	if i.latest == 0 { // the first pause: instances that started together spread over the whole period
-		i.pause = i.config.Every - i.config.Runtime.RandomUpTo(i.config.Every)
+		i.pause = announceEvery - i.config.Runtime.RandomUpTo(announceEvery)
 	}
 	reading := d.Results[0].Used()
 	bucket := d.Now - d.Now%time.Second.Microseconds() // the beginning of the counter's current bucket

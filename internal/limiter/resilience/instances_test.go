@@ -228,8 +228,6 @@ func TestNewInstancesRefuses(t *testing.T) {
 	for want, c := range map[string]resilience.InstancesConfig{
 		"Store is missing": {},
 		"Max -1":           {Store: store, Max: -1},
-		"Every 1s":         {Store: store, Every: time.Second},
-		"Every 10s":        {Store: store, Every: 10 * time.Second},
 	} {
 		if _, err := resilience.NewInstances(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New = %v, want an error with %q", err, want)
