@@ -217,7 +217,7 @@ func (f *Fallback) Decide(ctx context.Context, req *limit.Request, now time.Time
 		return nil
 	}
 	plain := withoutLeases(req)
-	if !f.decidesWithoutStore(ctx, plain, err) {
+	if !decidesWithoutStore(ctx, plain, err) {
 		return err
 	}
 	f.noteFailure(now, err)
@@ -227,7 +227,7 @@ func (f *Fallback) Decide(ctx context.Context, req *limit.Request, now time.Time
 // Peek asks the store below, and looks at the local counters if that does not answer. See [limit.Store].
 func (f *Fallback) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	err := f.config.Store.Peek(ctx, req, now, d)
-	if err == nil || !f.decidesWithoutStore(ctx, req, err) {
+	if err == nil || !decidesWithoutStore(ctx, req, err) {
 		return err
 	}
 	return f.decideAlone(req, now, d, err, false)
@@ -245,9 +245,11 @@ func (f *Fallback) noteAnswer(now time.Time, d *limit.Decision) {
 }
 
 // decidesWithoutStore reports whether the fallback limiter decides after this error of the store. It does not if the
-// error concerns the caller only, or if the request leases units.
-func (f *Fallback) decidesWithoutStore(ctx context.Context, req *limit.Request, err error) bool {
-	return !concernsCallerOnly(ctx, err) && len(req.Leases) == 0
+// request is invalid, or leases units, or if its caller gave up.
+func decidesWithoutStore(ctx context.Context, req *limit.Request, err error) bool {
+	invalid := errors.Is(err, limit.ErrInvalidRequest) || errors.Is(err, limit.ErrInvalidCost) ||
+		errors.Is(err, limit.ErrDuplicateCounter)
+	return !invalid && len(req.Leases) == 0 && !errors.Is(ctx.Err(), context.Canceled)
 }
 
 // withoutLeases returns a request of the same units without LeaseRequests, if those only charge units at

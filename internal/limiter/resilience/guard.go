@@ -27,22 +27,10 @@ func judge(err error) breaker.Outcome {
 	switch {
 	case errors.Is(err, limit.ErrFull):
 		return breaker.Succeeded
-	case limit.Answered(err) || isInvalid(err):
+	case limit.Answered(err):
 		return breaker.SaysNothing
 	}
 	return breaker.Failed
-}
-
-// isInvalid reports whether a call failed because the request is invalid.
-func isInvalid(err error) bool {
-	return errors.Is(err, limit.ErrInvalidRequest) || errors.Is(err, limit.ErrInvalidCost) ||
-		errors.Is(err, limit.ErrDuplicateCounter)
-}
-
-// concernsCallerOnly reports whether a call failed because the request is invalid or its caller gave up. The error is
-// then returned to the caller: it is no failure of the store, and the fallback limiter does not decide.
-func concernsCallerOnly(ctx context.Context, err error) bool {
-	return isInvalid(err) || errors.Is(ctx.Err(), context.Canceled)
 }
 
 // Decide makes the store's call as [breaker.Breaker.Do] does. See [router.Guard].

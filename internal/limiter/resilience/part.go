@@ -101,7 +101,8 @@ func partOf(l *limit.Limit, instances int64, now time.Time) (*part, error) {
 			p.from, p.until = max(p.from, start), min(p.until, end)
 		}
 		p.tiers[i] = tp
-		if out.Tiers[i] = tp.bucket(); l.Unit == limit.ConcurrentRequests { // places come back, which a bucket cannot do
+		out.Tiers[i] = tp.bucket()
+		if l.Unit == limit.ConcurrentRequests { // places come back, which a bucket cannot do
 			out.Tiers[i] = limit.Tier{Algorithm: t.Algorithm, Threshold: tp.units, Period: t.Period, Buckets: t.Buckets}
 		}
 		out.Tiers[i].Ordinal = i

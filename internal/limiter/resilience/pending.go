@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 )
 
 // pendingCharges holds the units that the fallback limiter admitted and the store has not counted yet, separately for
@@ -109,8 +110,8 @@ func (p *pendingCharges) boundFor(owner limit.Owner) int64 {
 	return p.bound
 }
 
-// makeRoom reports whether need more bytes fit within the bound. If they do not, it first removes expired units, at most
-// once in sweepEvery.
+// makeRoom reports whether need more bytes fit within the bound. If they do not, it first removes expired units, but at
+// most once in sweepEvery.
 func (p *pendingCharges) makeRoom(need, bound, now int64) bool {
 	if p.bytes+need <= bound {
 		return true
@@ -277,9 +278,6 @@ type replayRequest struct {
 	units   int64 // over all tiers
 }
 
-// isQuota reports whether a limit counts by calendar periods.
-func isQuota(l *limit.Limit) bool { return l.Tiers[0].Calendar != nil }
-
 // destination identifies the store that counts a limit, as far as it is known here: limits with the same destination
 // are counted by the same store. The quotas and the rates of a cell have two destinations, because they may be in two
 // stores.
@@ -288,7 +286,7 @@ type destination struct {
 	quotas bool
 }
 
-func destinationOf(l *limit.Limit) destination { return destination{l.Home, isQuota(l)} }
+func destinationOf(l *limit.Limit) destination { return destination{l.Home, router.IsQuota(l)} }
 
 // nextRequest removes expired units from o, and then takes the first slot of each tier of up to maxReplayedLimits
 // limits. It returns a request that charges these slots, and the slots.

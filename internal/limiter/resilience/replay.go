@@ -123,7 +123,7 @@ func (f *Fallback) probe(ctx, requestCtx context.Context, r *replayRequest, now 
 	if ended := requestCtx.Err(); ended != nil {
 		return ended
 	}
-	if limit.Answered(err) || concernsCallerOnly(ctx, err) {
+	if limit.Answered(err) {
 		return nil
 	}
 	return err
@@ -153,7 +153,7 @@ func (f *Fallback) send(ctx, requestCtx context.Context, r *replayRequest, now t
 	if ended := requestCtx.Err(); ended != nil {
 		return true, ended
 	}
-	if limit.Answered(err) || concernsCallerOnly(ctx, err) {
+	if limit.Answered(err) {
 		err = nil // the store answered
 	}
 	return true, err
