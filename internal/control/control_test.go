@@ -376,14 +376,3 @@ func TestAll(t *testing.T) {
 		break // a second call of yield would panic
 	}
 }
-
-// BenchmarkVerify measures the check of an item, which is made at each write and for each object of the archive.
-func BenchmarkVerify(b *testing.B) {
-	i := next(b, nil, control.Tenants, "acme", `{"a":"`+strings.Repeat("x", 1000)+`"}`)
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := i.Verify(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

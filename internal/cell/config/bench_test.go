@@ -52,49 +52,6 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkWarm measures a request's configuration from a warm cache: settings, key and tenant, without hashing the
-// key.
-func BenchmarkWarm(b *testing.B) {
-	w := newWarmReader(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		request(b, w)
-	}
-}
-
-// BenchmarkWarmParallel is BenchmarkWarm on all processors.
-func BenchmarkWarmParallel(b *testing.B) {
-	w := newWarmReader(b)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			request(b, w)
-		}
-	})
-}
-
-// BenchmarkMiss measures a tenant that is not in the cache, from a table in memory.
-func BenchmarkMiss(b *testing.B) {
-	w := newWorld(b)
-	w.seed()
-	const tenants = 1000
-	for i := range tenants {
-		w.apply(tabletest.Tenant(fmt.Sprintf("t%d", i), "p", 1))
-	}
-	r := w.reader(func(c *config.Config) { c.MaxDocuments = 16 })
-	if err := r.Load(b.Context(), noon); err != nil {
-		b.Fatal(err)
-	}
-	i := 0
-	for b.Loop() {
-		i++
-		c, _ := r.Begin(context.Background(), noon)
-		if got, err := c.Tenant(context.Background(), fmt.Sprintf("t%d", i%tenants)); err != nil || got == nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // Guarantees that 10,000 tenants of one plan fit the cache's default size, and that the estimate of their memory is
 // not below the real one: otherwise the bound could be exceeded unnoticed.
 func TestMemory(t *testing.T) {

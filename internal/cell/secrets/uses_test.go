@@ -215,38 +215,3 @@ func TestGetAllocatesNothing(t *testing.T) {
 		t.Errorf("Get allocates %v times, want 0", n)
 	}
 }
-
-func BenchmarkGet(b *testing.B) {
-	m := new(secretstest.Manager)
-	m.Set(name, wholeForm().text())
-	s, err := secrets.New(secrets.Config{Client: sdk(m), ID: name})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close()
-	b.ReportAllocs()
-	for b.Loop() {
-		if v, err := s.Get(b.Context(), time.Now()); err != nil || v == nil {
-			b.Fatal(v, err)
-		}
-	}
-}
-
-func BenchmarkAnonymise(b *testing.B) {
-	m := new(secretstest.Manager)
-	m.Set(name, wholeForm().text())
-	s, err := secrets.New(secrets.Config{Client: sdk(m), ID: name})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close()
-	if _, err := s.Get(b.Context(), time.Now()); err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if len(s.Anonymise(loopback)) != 32 {
-			b.Fatal("wrong length")
-		}
-	}
-}

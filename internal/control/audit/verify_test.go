@@ -797,16 +797,6 @@ func TestVerifyMemory(t *testing.T) {
 	}
 }
 
-// BenchmarkVerify measures the time for one object, without a network.
-func BenchmarkVerify(b *testing.B) {
-	e := &endless{items: max(b.N/3, 1)}
-	r, err := audit.Verify(b.Context(), audit.VerifyConfig{Archive: e, Tables: endlessTables{e}})
-	if err != nil || !r.OK() {
-		b.Fatalf("%+v, %v", r, err)
-	}
-	b.ReportMetric(float64(e.peak.Load())/(1<<20), "peak-MiB")
-}
-
 // Guarantees that a file that has taken the name of a rejected record does not stop later records: a folder has no
 // versions.
 func TestRejectIntoAFolder(t *testing.T) {

@@ -325,22 +325,6 @@ func TestPlanAndOverride(t *testing.T) {
 	}
 }
 
-// Guarantees that changes by another operator after the comparison are not overwritten.
-func TestChangedMeanwhile(t *testing.T) {
-	w := newWorld(t)
-	w.apply(small)
-	d := w.compare(strings.ReplaceAll(small, "rate: 500", "rate: 600"), false)
-	if _, err := client.Do(t.Context(), w.client, operate.Suspend, &operate.TenantRequest{Tenant: "acme",
-		Reason: "mine"}); err != nil {
-		t.Fatal(err)
-	}
-	_, err := d.Apply(t.Context(), w.client, "x", false)
-	if codeOf(err) != operate.Conflict || !strings.Contains(err.Error(), "by ann@local") ||
-		!strings.Contains(err.Error(), "mine") {
-		t.Errorf("got the error %v, want a conflict that names who wrote, and why", err)
-	}
-}
-
 func codeOf(err error) operate.Code {
 	var e *operate.Error
 	if !errors.As(err, &e) {

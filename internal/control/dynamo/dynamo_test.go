@@ -564,15 +564,3 @@ func TestCreateTwice(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// BenchmarkPut measures a Put: a consistent read and a write. An apply of 10,000 tenants makes 10,000 of them.
-func BenchmarkPut(b *testing.B) {
-	tables := openFresh(b)
-	n := int64(0)
-	for b.Loop() {
-		if i, err := tables.Put(b.Context(), change("acme", n)); err != nil || i.Version != n+1 {
-			b.Fatal(i, err)
-		}
-		n++
-	}
-}

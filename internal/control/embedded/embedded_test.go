@@ -366,32 +366,3 @@ func TestAltered(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkPut measures writers one after the other, which each wait for the disk, and many at once, which share the
-// wait.
-func BenchmarkPut(b *testing.B) {
-	for _, writers := range []int{1, 64} {
-		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
-			tables := open(b, filepath.Join(b.TempDir(), "control.db"))
-			next := make(chan int)
-			var wg sync.WaitGroup
-			for range writers {
-				wg.Go(func() {
-					for n := range next {
-						if i, err := tables.Put(context.Background(), change(fmt.Sprint(n), 0)); err != nil ||
-							i.Version != 1 {
-							b.Error(i, err)
-						}
-					}
-				})
-			}
-			n := 0
-			for b.Loop() {
-				next <- n
-				n++
-			}
-			close(next)
-			wg.Wait()
-		})
-	}
-}

@@ -337,21 +337,3 @@ func FuzzRecord(f *testing.F) {
 		}
 	})
 }
-
-// BenchmarkDecode decodes a batch of 100, which is what the publisher gets in a burst.
-func BenchmarkDecode(b *testing.B) {
-	items := history(b, 2)
-	var records []object
-	for range 100 {
-		records = append(records, record(nil, &items[0]))
-	}
-	event := marshal(b, object{"Records": records})
-	d := decoder(b)
-	b.SetBytes(int64(len(event)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if got, err := d.Decode(event); err != nil || len(got) != 100 || got[99].Err != nil {
-			b.Fatal(got, err)
-		}
-	}
-}

@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"strconv"
 	"testing"
 	"time"
 
@@ -66,24 +65,5 @@ func TestLeastUnitsNeedRequests(t *testing.T) {
 			t.Errorf("%s, asked for %g units per second: a lease has at least %d units; want such a minimum: %t",
 				tt.algorithm, tt.rate, ask.Least, tt.leases)
 		}
-	}
-}
-
-// BenchmarkGiveBackSpare measures one search for spare units over nearly the largest number of leases, none of which
-// can be given back.
-func BenchmarkGiveBackSpare(b *testing.B) {
-	now := noon
-	s := openAt(b, &now, newMemory(b), tens{})
-	l := window(b, "l", time.Hour, 1<<40)
-	for i := range lease.DefaultMaxCounters - 1 {
-		req := request(l)
-		req.Owner.Name = strconv.Itoa(i)
-		decide(b, s, req, now)
-	}
-	for b.Loop() {
-		s.GiveBackSpare(b.Context(), now)
-	}
-	if n := s.Stats().Units; n == 0 {
-		b.Error("nothing is leased, so the search finds nothing")
 	}
 }

@@ -180,26 +180,3 @@ func TestRequestsWithLeasesArePassedOn(t *testing.T) {
 		t.Errorf("%d units are leased afterwards, want the ten from before", n)
 	}
 }
-
-func BenchmarkLocal(b *testing.B) {
-	for _, n := range []int{1, 3} {
-		s := open(b, lease.Config{Store: newMemory(b)})
-		var limits []*limit.Limit
-		for i := range n {
-			limits = append(limits, window(b, string(rune('a'+i)), 10*time.Second, 1<<40))
-		}
-		req := request(limits...)
-		b.Run(map[int]string{1: "1-limit", 3: "3-limits"}[n], func(b *testing.B) {
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				var d limit.Decision
-				for pb.Next() {
-					if err := s.Decide(context.Background(), req, time.Now(), &d); err != nil || !d.Allowed {
-						b.Error(err, d.Allowed)
-						return
-					}
-				}
-			})
-		})
-	}
-}
