@@ -313,35 +313,6 @@ func TestRandomClock(t *testing.T) {
 	})
 }
 
-// Guarantees that a clock that was set back does not delay metrics: lines are written at once, one for each second.
-func TestClockSetBackGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out lines
-		r := newRecorder(t, telemetry.Config{Writer: &out})
-		r.ColdStart(noon)
-		for i := range 60 {
-			for range 10 {
-				r.ColdStart(noon.Add(time.Duration(i)*time.Second - time.Hour))
-			}
-			synctest.Wait()
-		}
-		docs := out.flushed(t, r)
-		if len(docs) != 58 {
-			t.Fatalf("%d lines, want 1 with the first three seconds and 57", len(docs))
-		}
-		for i, d := range docs {
-			want := 10.0
-			if i == 0 {
-				want = 31
-			}
-			if got := d.number(t, "cold_starts"); got != want || d.Timestamp != noon.UnixMilli() {
-				t.Errorf("line %d: %v records at %d, want %v at the last line's time, %d", i, got, d.Timestamp, want,
-					noon.UnixMilli())
-			}
-		}
-	})
-}
-
 // Guarantees that metrics of totals that others count report by how much these have grown, and that the average of the
 // hit rate's values is the hit rate.
 func TestTotals(t *testing.T) {

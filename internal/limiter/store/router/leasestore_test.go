@@ -43,11 +43,12 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			<-time.After(24*time.Hour - 4*time.Second)
 			asked := newMemory(t)
-			rates, quotas := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 1))}, &shaky{Store: asked,
-				r: rand.New(rand.NewPCG(seed, 2))}
+			failing := 0
 			if fails {
-				rates.before, rates.after, quotas.before, quotas.after = 5, 5, 5, 5
+				failing = 5
 			}
+			rates := newShaky(newMemory(t), rand.New(rand.NewPCG(seed, 1)), failing, failing)
+			quotas := newShaky(asked, rand.New(rand.NewPCG(seed, 2)), failing, failing)
 			m := newMixture(t)
 			window, day, exact := newLimit(t, "window", limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second,
 				Threshold: 60}), quota(t, 200), m.limits[3]

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -177,36 +176,6 @@ func TestRateDenialKeepsTheQuota(t *testing.T) {
 	}
 }
 
-// Guarantees that a denial by the quota charges nothing to the rate, and that Retry-After is for both.
-func TestQuotaDenialLeavesTheRate(t *testing.T) {
-	p := newPair(t)
-	r, q := rate(t, 2), quota(t, 1)
-	p.decide(start, r, q)
-	d := p.decide(start, r, q)
-	if d.Allowed || d.Binding().Limit() != q || p.used(start, r) != 1 {
-		t.Errorf("allowed %t by %s, rate %d used; want a denial by the quota and 1 used", d.Allowed,
-			d.Binding().Limit().ID, p.used(start, r))
-	}
-	if want := 12 * time.Hour; d.RetryAfter() != want {
-		t.Errorf("retry after %s, want %s: midnight", d.RetryAfter(), want)
-	}
-}
-
-// Guarantees that an error of the rates neither admits the request nor costs the quota a unit for good.
-func TestRatesAway(t *testing.T) {
-	p := newPair(t)
-	r, q := rate(t, 10), quota(t, 10)
-	p.rates.failing.Store(true)
-	for range 5 {
-		if d, err := p.try(start, r, q); !errors.Is(err, errUnavailable) || d.Allowed {
-			t.Fatalf("Decide = allowed %t, %v; want the error", d.Allowed, err)
-		}
-	}
-	if used := p.used(start, q); used != 0 {
-		t.Errorf("%d units of the quota are gone, want 0", used)
-	}
-}
-
 // Guarantees that units of the rate come back also if the caller gives up after they were charged.
 func TestCallerGivesUpBetweenTwoStores(t *testing.T) {
 	for _, leases := range [][]limit.LeaseRequest{nil, {leaseOf(1, 3), leaseOf(1, 3)}} {
@@ -317,37 +286,5 @@ func TestRefundThatIsLateForOneStore(t *testing.T) {
 	got, err = s.Settle(t.Context(), d.Receipt(), nil, start)
 	if err != nil || !got.Expired || !got.Repeated || !slices.Equal(got.Returned, []int64{0, 0}) {
 		t.Errorf("the second Refund = %+v, %v; want no units, repeated and too late", got, err)
-	}
-}
-
-// Guarantees that many concurrent requests never exceed the rate or the quota, and that every unit is spent or left.
-func TestConcurrent(t *testing.T) {
-	p := newPair(t)
-	r, q := rate(t, 40), quota(t, 100)
-	var admitted [3]atomic.Int64
-	for second := range int64(3) {
-		now := start.Add(time.Duration(second) * time.Second)
-		var done sync.WaitGroup
-		for range 64 {
-			done.Go(func() {
-				for range 5 {
-					if d, err := p.try(now, r, q); err != nil {
-						t.Errorf("Decide: %v", err)
-					} else if d.Allowed {
-						admitted[second].Add(1)
-					}
-				}
-			})
-		}
-		done.Wait()
-	}
-	total := admitted[0].Load() + admitted[1].Load() + admitted[2].Load()
-	for second := range admitted {
-		if n := admitted[second].Load(); n > 40 {
-			t.Errorf("second %d admitted %d, want at most 40", second, n)
-		}
-	}
-	if used := p.used(start, q); total > 100 || used != total {
-		t.Errorf("%d units are admitted, and %d of 100 are used, which does not add up", total, used)
 	}
 }

@@ -219,12 +219,47 @@ func TestScriptsAgreeWithOneStore(t *testing.T) {
 	}
 }
 
+// around is a store whose calls are made by a function.
+type around struct {
+	limit.Store
+	call func(f func() error) error
+}
+
+func (a *around) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	err := a.call(func() error { return a.Store.Decide(ctx, req, now, d) })
+	if err != nil {
+		d.Clear(now.UnixMicro())
+	}
+	return err
+}
+
+func (a *around) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return a.call(func() error { return a.Store.Peek(ctx, req, now, d) })
+}
+
+func (a *around) Settle(
+	ctx context.Context, r *limit.Receipt, used []int64, now time.Time,
+) (back limit.Settlement, err error) {
+	err = a.call(func() error {
+		var err error
+		back, err = a.Store.Settle(ctx, r, used, now)
+		return err
+	})
+	return back, err
+}
+
 // shaky is a store whose calls fail at random, before or after they had an effect.
 type shaky struct {
-	limit.Store
+	around
 	mu            sync.Mutex
 	r             *rand.Rand
 	before, after int // per 100 calls
+}
+
+func newShaky(store limit.Store, r *rand.Rand, before, after int) *shaky {
+	s := &shaky{r: r, before: before, after: after}
+	s.around = around{store, s.call}
+	return s
 }
 
 var errShaky = errors.New("shaky")
@@ -252,29 +287,6 @@ func (s *shaky) rest() {
 	s.before, s.after = 0, 0
 }
 
-func (s *shaky) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	err := s.call(func() error { return s.Store.Decide(ctx, req, now, d) })
-	if err != nil {
-		d.Clear(now.UnixMicro())
-	}
-	return err
-}
-
-func (s *shaky) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	return s.call(func() error { return s.Store.Peek(ctx, req, now, d) })
-}
-
-func (s *shaky) Settle(
-	ctx context.Context, r *limit.Receipt, used []int64, now time.Time,
-) (back limit.Settlement, err error) {
-	err = s.call(func() error {
-		var err error
-		back, err = s.Store.Settle(ctx, r, used, now)
-		return err
-	})
-	return back, err
-}
-
 // Guarantees that the stores never count less than what was admitted and is leased, and never more than a limit, with
 // many concurrent callers that lease and return units, over stores that fail. A store counts nothing else, except units
 // that were returned with failed calls, if it does not fail, or if it fails before its calls have an effect and no
@@ -294,10 +306,8 @@ func TestFaultsNeverUndercount(t *testing.T) {
 	} {
 		for seed := range uint64(4) {
 			t.Run(tt.name, func(t *testing.T) {
-				rates := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 1)), before: tt.rates,
-					after: tt.ratesAfter}
-				quotas := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 2)), before: tt.quotas,
-					after: tt.quotaAfter}
+				rates := newShaky(newMemory(t), rand.New(rand.NewPCG(seed, 1)), tt.rates, tt.ratesAfter)
+				quotas := newShaky(newMemory(t), rand.New(rand.NewPCG(seed, 2)), tt.quotas, tt.quotaAfter)
 				s, err := router.New(router.Config{Rates: router.Backend{Store: rates},
 					Quotas: router.Backend{Store: quotas}})
 				if err != nil {

@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"context"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -13,38 +12,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// slow is a store whose calls take some time, half of it before they have an effect.
-type slow struct {
-	limit.Store
-	by    time.Duration
-	calls atomic.Int64
-}
-
-func (s *slow) call(f func() error) error {
-	s.calls.Add(1)
-	<-time.After(s.by / 2)
-	err := f()
-	<-time.After(s.by / 2)
-	return err
-}
-
-func (s *slow) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	return s.call(func() error { return s.Store.Decide(ctx, req, now, d) })
-}
-
-func (s *slow) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	return s.call(func() error { return s.Store.Peek(ctx, req, now, d) })
-}
-
-func (s *slow) Settle(
-	ctx context.Context, r *limit.Receipt, used []int64, now time.Time,
-) (back limit.Settlement, err error) {
-	err = s.call(func() error {
-		var err error
-		back, err = s.Store.Settle(ctx, r, used, now)
+// slow returns a store whose calls take some time, half of it before they have an effect, and which counts them.
+func slow(store limit.Store, by time.Duration, calls *atomic.Int64) *around {
+	return &around{store, func(f func() error) error {
+		calls.Add(1)
+		<-time.After(by / 2)
+		err := f()
+		<-time.After(by / 2)
 		return err
-	})
-	return back, err
+	}}
 }
 
 // Guarantees that a tenant whose quota is used up, and who goes on asking, takes no units of a rate from its other
@@ -53,8 +29,9 @@ func (s *slow) Settle(
 func TestUsedUpQuotaTakesNothingFromARate(t *testing.T) {
 	const units, perSecond, others = 100, 400, 200 // of the rate; requests a second with and without the quota
 	synctest.Test(t, func(t *testing.T) {
-		rates := &slow{Store: newMemory(t), by: 500 * time.Microsecond}
-		quotas := &slow{Store: newMemory(t), by: 5 * time.Millisecond}
+		var made atomic.Int64
+		rates := slow(newMemory(t), 500*time.Microsecond, &made)
+		quotas := slow(newMemory(t), 5*time.Millisecond, &made)
 		s := newStore(t, rates, quotas)
 		r, q, random := rate(t, units), quota(t, 1), rand.New(rand.NewPCG(1, 1))
 		var d limit.Decision
@@ -101,7 +78,7 @@ func TestUsedUpQuotaTakesNothingFromARate(t *testing.T) {
 		if early > asked/25 {
 			t.Errorf("%d of %d requests were denied early, want at most 4 %%", early, asked)
 		}
-		calls := rates.calls.Load() + quotas.calls.Load() - int64(asked)
+		calls := made.Load() - int64(asked)
 		t.Logf("%d of %d requests of the rate alone were denied early; %d with the quota were denied, with %.2f calls "+
 			"each", early, asked, denied, float64(calls)/float64(denied))
 	})
