@@ -75,7 +75,7 @@ func workloadChild(from *gob.Decoder, to *gob.Encoder) error {
 	if err != nil {
 		return err
 	}
-	leases, err := lease.New(lease.Config{Store: store, Instances: processes.Count})
+	leases, err := lease.New(lease.Config{Store: store, Instances: func(*limit.Limit) int { return processes.Count() }})
 	if err != nil {
 		return err
 	}

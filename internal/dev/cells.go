@@ -25,6 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
@@ -358,11 +359,12 @@ func (f *process) memoryCounters(name string) (*stores.Counters, error) {
 		return nil, err
 	}
 	f.away[name] = all
-	leases, err := lease.New(lease.Config{Store: all, HomeQuotasOnly: true, Prefetch: true, Instances: func() int {
+	count := func(*limit.Limit) int {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return len(f.cells)
-	}})
+	}
+	leases, err := lease.New(lease.Config{Store: all, HomeQuotasOnly: true, Prefetch: true, Instances: count})
 	if err != nil {
 		return nil, err
 	}

@@ -214,7 +214,8 @@ func (w *world) empty(id string) *cell {
 			Quotas: router.Backend{Store: c.kept}, Homes: others}); err != nil {
 			w.t.Fatal(err)
 		}
-		if e.leases, err = lease.New(lease.Config{Store: e.homes, Instances: func() int { return 2 }, Life: grace.Lease,
+		if e.leases, err = lease.New(lease.Config{Store: e.homes,
+			Instances: func(*limit.Limit) int { return 2 }, Life: grace.Lease,
 			GiveBackEvery: -1,
 			Clock:         func() time.Time { return w.now.Add(c.skew) }}); err != nil {
 			w.t.Fatal(err)

@@ -63,7 +63,7 @@ func TestExploreFindsWholePart(t *testing.T) {
 	plant := func(s *Scenario) {
 		s.plantFallback = func(chain *resilience.Chain, runtime *clock.Runtime) (limit.Store, error) {
 			return resilience.NewFallback(resilience.FallbackConfig{Store: chain.Leases, Runtime: runtime,
-				Log: slog.New(slog.DiscardHandler), Instances: func() int { return 1 }})
+				Log: slog.New(slog.DiscardHandler), Instances: func(*limit.Limit) int { return 1 }})
 		}
 	}
 	const seeds = 200

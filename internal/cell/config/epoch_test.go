@@ -30,7 +30,8 @@ func newLeasing(t *testing.T, cell, limits string, now *time.Time) *leasing {
 	store := memorytest.New(t)
 	l := &leasing{world: newWorld(t, inCell(cell))}
 	var err error
-	l.leases, err = lease.New(lease.Config{Store: store, Instances: func() int { return 1 }, GiveBackEvery: -1,
+	l.leases, err = lease.New(lease.Config{Store: store,
+		Instances: func(*limit.Limit) int { return 1 }, GiveBackEvery: -1,
 		Clock: func() time.Time { return *now }})
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ func TestUnitsAreGivenBackBeforeTheStoreRunsOut(t *testing.T) {
 	below, now := newMemory(t), noon.Truncate(10*time.Second)
 	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now },
 		Rule:      leaseSixty{},
-		Instances: func() int { return 2 }})
+		Instances: func(*limit.Limit) int { return 2 }})
 	l := window(t, "a", 10*time.Second, threshold)
 	for left := int64(threshold); left >= 40; left = threshold - usedUnits(t, below, l, now) {
 		decide(t, s, request(l), now)

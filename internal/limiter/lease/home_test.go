@@ -285,7 +285,7 @@ func (w *quotaWorld) start(m *member) {
 	}
 	m.s = open(w.t, lease.Config{Store: newRouter(w.t, w.stores[m.cell], others), GiveBackEvery: -1,
 		Clock:     func() time.Time { return w.clock(m) },
-		Instances: func() int { return len(w.members) }})
+		Instances: func(*limit.Limit) int { return len(w.members) }})
 }
 
 // home returns the cell that keeps the quota, as an instance knows it.
@@ -486,7 +486,7 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 							limits = append(limits, in.Limit)
 							stores = append(stores,
 								open(t, lease.Config{Store: kept, GiveBackEvery: -1,
-									Instances: func() int { return len(cells) },
+									Instances: func(*limit.Limit) int { return len(cells) },
 									Clock:     func() time.Time { return now }}))
 						}
 						r := rand.New(rand.NewPCG(seed, 2))

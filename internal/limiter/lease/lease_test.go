@@ -134,7 +134,7 @@ func TestNeverOver(t *testing.T) {
 				var spends []*spend
 				var all sync.WaitGroup
 				for range 3 {
-					s := open(t, lease.Config{Store: below, Instances: func() int { return 3 }})
+					s := open(t, lease.Config{Store: below, Instances: func(*limit.Limit) int { return 3 }})
 					for range 8 {
 						all.Go(func() {
 							for range 500 {

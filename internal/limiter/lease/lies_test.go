@@ -194,7 +194,7 @@ func runLies(t *testing.T, script []byte) (told int) {
 	below := &liar{Store: newMemory(t)}
 	clock := time.UnixMicro(1_772_445_600_000_000)
 	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return clock },
-		Instances: func() int { return 2 }})
+		Instances: func(*limit.Limit) int { return 2 }})
 	first := newLimit(t, "first", nil, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 200})
 	second := newLimit(t, "second", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: 10 * time.Second,
 		Threshold: 300},

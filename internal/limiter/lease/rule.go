@@ -180,7 +180,7 @@ func (o *ownerLeases) viewOf(c *counter, t, cost, lacks int64) View {
 	v := View{
 		Tier: c.tier, Cost: cost, Lacks: lacks, Spendable: c.spendable(t), Left: c.tier.Capacity(),
 		Rate: c.demand.rate(t), Total: c.supply.total, Saturated: c.supply.saturated,
-		Instances: max(s.config.InstancesOf(c.tier.Limit()), 1),
+		Instances: max(s.config.Instances(c.tier.Limit()), 1),
 	}
 	storeNow := t + o.storeOffset
 	end := o.leaseEnd(c, storeNow)

@@ -79,12 +79,11 @@ const (
 
 // Config sets up a [Store].
 type Config struct {
-	Store     limit.Store // required; the store to lease from, whose errors are returned unchanged
-	Instances func() int  // returns how many processes share the store, at least 1; if nil, there is one
+	Store limit.Store // required; the store to lease from, whose errors are returned unchanged
 
-	// InstancesOf returns how many processes share the counters of one limit. It differs from Instances for a limit
-	// that several cells lease from its home cell. If nil, Instances is used for every limit.
-	InstancesOf func(*limit.Limit) int
+	// Instances returns how many processes share the counters of one limit: those of this cell, or, of a limit that
+	// several cells lease from its home cell, those of all cells. If nil, there is one.
+	Instances func(*limit.Limit) int
 
 	// Prefetch leases more of a home quota before the present lease is used up, in a goroutine, so that decisions need
 	// not wait for the home cell. It is for processes that are not frozen between requests. A home quota is a quota
@@ -172,12 +171,8 @@ func (c *Config) setDefaults() {
 	if c.Rule == nil {
 		c.Rule = Adaptive{c.tuning}
 	}
-	instances := c.Instances
-	if instances == nil {
-		instances = func() int { return 1 }
-	}
-	if c.InstancesOf == nil {
-		c.InstancesOf = func(*limit.Limit) int { return instances() }
+	if c.Instances == nil {
+		c.Instances = func(*limit.Limit) int { return 1 }
 	}
 	if c.Clock == nil {
 		c.Clock = c.Runtime.Time

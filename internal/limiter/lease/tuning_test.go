@@ -163,7 +163,7 @@ func simulate(tb testing.TB, w *workload, k *tuning, seed uint64, seconds float6
 	alone, spent, shared := newMemory(), newMemory(), countingStore{newMemory(), &sum.calls}
 	stores := make([]*Store, w.instances)
 	for i := range stores {
-		s, err := New(Config{Store: shared, Instances: func() int { return w.instances }, GiveBackEvery: -1,
+		s, err := New(Config{Store: shared, Instances: func(*limit.Limit) int { return w.instances }, GiveBackEvery: -1,
 			Clock: func() time.Time { return now }, tuning: k})
 		if err != nil {
 			tb.Fatal(err)

@@ -163,7 +163,7 @@ func (w *world) start(i int) {
 		in.wrongs = bothStand
 	}
 	c := lease.Config{Store: &wire{in}, Clock: in.read, GiveBackEvery: -1,
-		Instances: func() int { return len(w.instances) }}
+		Instances: func(*limit.Limit) int { return len(w.instances) }}
 	if w.IntN(2) == 0 {
 		c.Rule = &wild{w.Rand}
 	}

@@ -177,7 +177,7 @@ func (c *Chain) addLeasesAndFallback(config *ChainConfig) error {
 		if config.Frozen {
 			leases.GiveBackEvery = -1 // RunBackgroundTasks gives back spare leases
 		}
-		leases.Store, leases.Instances, leases.InstancesOf = c.router, c.Instances.Count, c.instancesOf
+		leases.Store, leases.Instances = c.router, c.instancesOf
 		leases.Prefetch = !config.Frozen && len(config.Homes) > 0
 		if c.Leases, err = lease.New(leases); err != nil {
 			return err
@@ -186,8 +186,7 @@ func (c *Chain) addLeasesAndFallback(config *ChainConfig) error {
 	}
 	fallback := config.Fallback
 	fallback.Runtime = config.Runtime
-	fallback.Store, fallback.ReplayTo = next, c.router
-	fallback.Instances, fallback.InstancesOf = c.Instances.Count, c.instancesOf
+	fallback.Store, fallback.ReplayTo, fallback.Instances = next, c.router, c.instancesOf
 	fallback.MaxInstances = config.MaxInstances
 	if fallback.Log == nil {
 		fallback.Log = config.Log

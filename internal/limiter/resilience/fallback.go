@@ -49,14 +49,10 @@ type FallbackConfig struct {
 	// it must then pass requests with a LeaseRequest on.
 	ReplayTo limit.Store
 
-	// Instances returns how many processes share the store now, as far as is known: Instances.Count. If it is nil or
-	// returns less than 1, MaxInstances is used.
-	Instances    func() int
+	// Instances returns how many processes share the counters of one limit now, as far as is known: those of this cell,
+	// or those of all cells if other cells share the store. If it is nil or returns less than 1, MaxInstances is used.
+	Instances    func(*limit.Limit) int
 	MaxInstances int // how many processes may share the store at most (reserved concurrency); 0 means 1
-
-	// InstancesOf returns how many processes share the counters of one limit. The number differs from Instances if
-	// other cells share the store that counts the limit. If nil, Instances is used for every limit.
-	InstancesOf func(*limit.Limit) int
 
 	Bytes     int64 // bounds the counters and the pending units, at least 32 KiB; 0 means DefaultFallbackBytes
 	PerSecond int   // how many replay requests are sent, 1..10,000; 0 means DefaultReplayPerSecond
@@ -289,11 +285,8 @@ func (f *Fallback) noteFailure(now time.Time, cause error) {
 
 // instancesOf returns how many processes share the counters of the limit, at least 1.
 func (f *Fallback) instancesOf(l *limit.Limit) int64 {
-	if f.config.InstancesOf != nil {
-		return int64(max(f.config.InstancesOf(l), 1))
-	}
 	if f.config.Instances != nil {
-		if n := f.config.Instances(); n > 0 {
+		if n := f.config.Instances(l); n > 0 {
 			return int64(n)
 		}
 	}

@@ -46,7 +46,7 @@ func newWorld(t *testing.T, tier limit.Tier, instances int, breaker bool) *world
 		}
 		w.paths = append(w.paths, path)
 		w.instances = append(w.instances, newStore(t, resilience.FallbackConfig{Store: store, PerSecond: 10_000,
-			Instances: func() int { return instances }}))
+			Instances: func(*limit.Limit) int { return instances }}))
 	}
 	return w
 }

@@ -36,7 +36,8 @@ func TestRedisKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := newStore(t, resilience.FallbackConfig{Store: guard, Instances: counts[1].Count, MaxInstances: 50})
+	s := newStore(t, resilience.FallbackConfig{Store: guard, MaxInstances: 50,
+		Instances: func(*limit.Limit) int { return counts[1].Count() }})
 
 	var limits []*limit.Limit
 	for _, a := range limit.Algorithms() {

@@ -89,7 +89,8 @@ func TestEachLimitItsPolicy(t *testing.T) {
 		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 20}, {Algorithm: limit.FixedWindow,
 			Period: 10 * time.Second, Threshold: 100}}})
 	free, closed := window(t, "free", 3, limit.Open), window(t, "closed", 50, limit.Closed)
-	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Instances: func() int { return 4 }})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t),
+		Instances: func(*limit.Limit) int { return 4 }})
 	var d limit.Decision
 
 	for range 20 {
@@ -140,7 +141,8 @@ func TestEachLimitItsPolicy(t *testing.T) {
 
 // Guarantees that without the store clients get headers with the limit's name and the size of this instance's part.
 func TestHeadersMeanwhile(t *testing.T) {
-	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Instances: func() int { return 4 }})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t),
+		Instances: func(*limit.Limit) int { return 4 }})
 	quota := newLimit(t, limit.Limit{ID: "monthly", Tiers: []limit.Tier{
 		{Algorithm: limit.Quota, Threshold: 1_000_000, Calendar: &limit.Calendar{Every: limit.Month,
 			Location: time.UTC}}}})
@@ -160,7 +162,8 @@ func TestHeadersMeanwhile(t *testing.T) {
 // Guarantees that a client whose Retry-After is the time at which the store may answer again gets no other time beside
 // it.
 func TestHeadersOfACostAboveThePart(t *testing.T) {
-	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Instances: func() int { return 10 }})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t),
+		Instances: func(*limit.Limit) int { return 10 }})
 	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 100,
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}})
 	var d limit.Decision
@@ -181,7 +184,8 @@ func TestHeadersOfACostAboveThePart(t *testing.T) {
 // Guarantees that a cost above this instance's part, which the plan's limit could admit, is denied with a wait, and not
 // for ever.
 func TestCostAboveThePart(t *testing.T) {
-	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Instances: func() int { return 10 }})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t),
+		Instances: func(*limit.Limit) int { return 10 }})
 	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 1000,
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
 	free := newLimit(t, limit.Limit{ID: "free", MaxCost: 1000, OnStoreFailure: limit.Open, Tiers: l.Tiers})
@@ -274,7 +278,8 @@ func TestPartsOfOnePeriod(t *testing.T) {
 // Guarantees that an instance that has never learned the instance count assumes the largest one.
 func TestInstancesUnknown(t *testing.T) {
 	n := 0
-	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Instances: func() int { return n },
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t),
+		Instances:    func(*limit.Limit) int { return n },
 		MaxInstances: 20})
 	l := window(t, "l", 100, limit.Backstop)
 	if got := countAdmitted(t, s, requestOf(l), noon); got != 5 {
@@ -644,7 +649,7 @@ func TestPlacesMeanwhile(t *testing.T) {
 		held := newLimit(t, limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
 			Algorithm: limit.SlidingBuckets, Threshold: 8, Period: 30 * time.Second, Buckets: 8}}})
 		flaky := newFailingStore(t)
-		s := newStore(t, resilience.FallbackConfig{Store: flaky, Instances: func() int { return 4 }})
+		s := newStore(t, resilience.FallbackConfig{Store: flaky, Instances: func(*limit.Limit) int { return 4 }})
 		req, ctx := requestOf(held), t.Context()
 		var first, renewed limit.Decision
 		if err := s.Decide(ctx, req, start, &first); err != nil || !first.Allowed || !first.Degraded {

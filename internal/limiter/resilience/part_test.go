@@ -192,7 +192,8 @@ func TestBoundOfADayAndAMonth(t *testing.T) {
 	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Period: day, Threshold: 1000}, {Algorithm: limit.FixedWindow, Period: month,
 			Threshold: 20_000}}})
-	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Instances: func() int { return instances }})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t),
+		Instances: func(*limit.Limit) int { return instances }})
 	var d limit.Decision
 	if err := s.Peek(t.Context(), requestOf(l), noon, &d); err != nil {
 		t.Fatal(err)

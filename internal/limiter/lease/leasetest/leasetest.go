@@ -119,7 +119,7 @@ func newWorld(tb testing.TB, open func() limit.Store, r row, seed uint64) *world
 			return h.Sum64()
 		}}
 	for range r.processes {
-		s, err := lease.New(lease.Config{Store: open(), Instances: func() int { return r.processes },
+		s, err := lease.New(lease.Config{Store: open(), Instances: func(*limit.Limit) int { return r.processes },
 			GiveBackEvery: -1, Runtime: clock})
 		if err != nil {
 			tb.Fatal(err)

@@ -44,7 +44,7 @@ func (h *hotTenant) run(t *testing.T, c dynamodb.Config) {
 	var leases []*lease.Store
 	for range h.instances {
 		l, err := lease.New(lease.Config{Store: calling{open(t, c), &h.calls},
-			Instances: func() int { return h.instances }})
+			Instances: func(*limit.Limit) int { return h.instances }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -64,7 +64,8 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l, err := lease.New(lease.Config{Store: s, Instances: func() int { return 3 }, Life: time.Second})
+				l, err := lease.New(lease.Config{Store: s,
+					Instances: func(*limit.Limit) int { return 3 }, Life: time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
