@@ -478,21 +478,6 @@ func TestHandlerLeavesOutTheGateway(t *testing.T) {
 	}
 }
 
-// Guarantees that IPv6 clients are counted by their /64 network, because they can take any address in it.
-func TestHandlerCountsIPv6ByNetwork(t *testing.T) {
-	for _, s := range shapesExcept(apigw.RESTToken) {
-		w := newWorld(t, allPlans+addressLimit)
-		for i, peer := range []string{"2001:db8:1:2::99", "2001:db8:1:2:ffff::1", "2001:db8:1:2::1",
-			"2001:db8:1:3::1"} {
-			want := "unauthorized"
-			if i == 2 {
-				want = "ip_limited"
-			}
-			w.expect(s, call{peer: peer}, want)
-		}
-	}
-}
-
 // Guarantees that an event which is not an authorizer's is refused, counted, and logged at most once a second, and that
 // the error holds nothing of the event.
 func TestHandlerRefusesOtherEvents(t *testing.T) {

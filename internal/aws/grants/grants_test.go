@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -349,47 +348,6 @@ func TestLeadingKeys(t *testing.T) {
 		if slices.Contains(f.Grants[i].Keys, shares.AckKey("eu-1")) {
 			t.Error("the keys of one cell are in the table for all")
 		}
-	}
-}
-
-// Guarantees that each alarm is on a metric that the code writes: on another it would never ring.
-func TestAlarmsAreOnMetrics(t *testing.T) {
-	written := map[string]bool{}
-	var files []string
-	for _, folder := range []string{"streams/*", "internal/control/audit"} {
-		found, err := filepath.Glob(root + folder + "/*.go")
-		if err != nil || len(found) == 0 {
-			t.Fatalf("no code in %s: %v", folder, err)
-		}
-		files = append(files, found...)
-	}
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(parsed, func(n ast.Node) bool {
-			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
-				if text, err := strconv.Unquote(l.Value); err == nil {
-					written[text] = true
-				}
-			}
-			return true
-		})
-	}
-	for _, f := range grants.Functions() {
-		for _, a := range f.Alarms {
-			kind, of := strings.CutPrefix(a.Metric, "drift_")
-			if !written[a.Metric] && !(of && written["drift_"] && written[kind]) {
-				t.Errorf("%s: nothing writes the metric %s", f.Name, a.Metric)
-			}
-		}
-	}
-	if written["no_such_metric"] {
-		t.Error("everything is written")
 	}
 }
 
