@@ -280,32 +280,11 @@ func TestBadPlans(t *testing.T) {
 	}
 }
 
-// Guarantees that a YAML file in the bundle stops the function, with the advice how to make JSON of it.
-func TestYAMLIsRefused(t *testing.T) {
-	w := newWorld(t, ten)
-	w.file("plans.json", plans(ten, w.key))
-	w.start()
-	told := w.refusal().Message
-	if !strings.Contains(told, "plans.json") || !strings.Contains(told, "make lambdas PLANS=") {
-		t.Errorf("Lambda gets: %s", told)
-	}
-}
-
 // Guarantees that a limit which the cell's store cannot keep stops the function.
 func TestPlansThatTheStoreCannotKeep(t *testing.T) {
 	w := newWorld(t, "      - { id: strict, algorithm: sliding_log, tiers: [ { period: 1m, threshold: 5 } ] }")
 	w.start()
 	if told := w.refusal().Message; !strings.Contains(told, "plan pro") || !strings.Contains(told, "strict") {
-		t.Errorf("Lambda gets: %s", told)
-	}
-}
-
-// Guarantees that the function refuses keys with the public development pepper.
-func TestDevPepperIsRefused(t *testing.T) {
-	w := newWorld(t, ten)
-	w.plans(strings.ReplaceAll(plans(ten, w.key), "pepper: p1", "pepper: dev"))
-	w.start()
-	if told := w.refusal().Message; !strings.Contains(told, `"k1"`) || !strings.Contains(told, "which is public") {
 		t.Errorf("Lambda gets: %s", told)
 	}
 }

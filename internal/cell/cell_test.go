@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/configfile/configfiletest"
@@ -34,64 +32,6 @@ func env(changes ...string) func(string) string {
 		m[changes[i]] = changes[i+1]
 	}
 	return func(name string) string { return m[name] }
-}
-
-// Guarantees that clients are configured as the SDK's own loader would configure them from a Lambda function's
-// environment. The loader is not used because of its cost.
-func TestClientsOfAWS(t *testing.T) {
-	for _, tt := range []struct {
-		name              string
-		env               []string
-		dynamodb, secrets string // base endpoints; "": the service's own
-		fips, dual        uint
-	}{
-		{name: "nothing said"},
-		{"all services at another endpoint", []string{"AWS_ENDPOINT_URL", "http://all"}, "http://all", "http://all", 0,
-			0},
-		{"one service at another endpoint", []string{"AWS_ENDPOINT_URL_DYNAMODB", "http://one"}, "http://one", "", 0,
-			0},
-		{"one service at an endpoint that differs from that of all services",
-			[]string{"AWS_ENDPOINT_URL", "http://all", "AWS_ENDPOINT_URL_SECRETS_MANAGER",
-				"http://one"}, "http://all", "http://one", 0, 0},
-		{"endpoints that the environment says to ignore", []string{"AWS_ENDPOINT_URL", "http://all",
-			"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"},
-			"", "", 0, 0},
-		{"FIPS and dual stack", []string{"AWS_USE_FIPS_ENDPOINT", "true", "AWS_USE_DUALSTACK_ENDPOINT", "true"}, "", "",
-			uint(aws.FIPSEndpointStateEnabled), uint(aws.DualStackEndpointStateEnabled)},
-		{"without", []string{"AWS_USE_FIPS_ENDPOINT", "false", "AWS_USE_DUALSTACK_ENDPOINT", "false"}, "", "",
-			uint(aws.FIPSEndpointStateDisabled), uint(aws.DualStackEndpointStateDisabled)},
-	} {
-		a, err := newAWSClients(env(tt.env...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		d, s := a.dynamodb().Options(), a.secretsManager().Options()
-		if got := aws.ToString(d.BaseEndpoint); got != tt.dynamodb {
-			t.Errorf("%s: DynamoDB at %q, want %q", tt.name, got, tt.dynamodb)
-		}
-		if got := aws.ToString(s.BaseEndpoint); got != tt.secrets {
-			t.Errorf("%s: Secrets Manager at %q, want %q", tt.name, got, tt.secrets)
-		}
-		for _, got := range [][2]uint{
-			{uint(d.EndpointOptions.UseFIPSEndpoint), uint(d.EndpointOptions.UseDualStackEndpoint)},
-			{uint(s.EndpointOptions.UseFIPSEndpoint), uint(s.EndpointOptions.UseDualStackEndpoint)},
-		} {
-			if got != [2]uint{tt.fips, tt.dual} {
-				t.Errorf("%s: FIPS and dual stack %v, want %d and %d", tt.name, got, tt.fips, tt.dual)
-			}
-		}
-		c, err := d.Credentials.Retrieve(t.Context())
-		if err != nil || d.Region != "eu-west-1" || c.AccessKeyID != "id" || c.SecretAccessKey != "key" ||
-			c.SessionToken != "token" {
-			t.Errorf("%s: region %q, credentials %+v, error %v; want those of the environment", tt.name, d.Region, c,
-				err)
-		}
-	}
-	for _, missing := range []string{"AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
-		if _, err := newAWSClients(env(missing, "")); err == nil || !strings.Contains(err.Error(), missing) {
-			t.Errorf("without the variable %s: %v, want an error that names it", missing, err)
-		}
-	}
 }
 
 // Guarantees that the first request waits for the work that began with the function, no longer than its bound, and

@@ -54,14 +54,19 @@ func TestClients(t *testing.T) {
 
 // Guarantees that switches of the SDK are honoured.
 func TestSwitches(t *testing.T) {
-	e, err := awsenv.New(env("AWS_USE_FIPS_ENDPOINT", "true", "AWS_USE_DUALSTACK_ENDPOINT", "false"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := e.DynamoDB("").Options().EndpointOptions
-	if o.UseFIPSEndpoint != aws.FIPSEndpointStateEnabled ||
-		o.UseDualStackEndpoint != aws.DualStackEndpointStateDisabled {
-		t.Errorf("%+v", o)
+	for fips, wantFIPS := range map[string]aws.FIPSEndpointState{"": aws.FIPSEndpointStateUnset,
+		"true": aws.FIPSEndpointStateEnabled, "false": aws.FIPSEndpointStateDisabled} {
+		for dual, wantDual := range map[string]aws.DualStackEndpointState{"": aws.DualStackEndpointStateUnset,
+			"true": aws.DualStackEndpointStateEnabled, "false": aws.DualStackEndpointStateDisabled} {
+			e, err := awsenv.New(env("AWS_USE_FIPS_ENDPOINT", fips, "AWS_USE_DUALSTACK_ENDPOINT", dual))
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := e.DynamoDB("").Options().EndpointOptions
+			if o.UseFIPSEndpoint != wantFIPS || o.UseDualStackEndpoint != wantDual {
+				t.Errorf("FIPS %q, dual stack %q: %+v", fips, dual, o)
+			}
+		}
 	}
 }
 
