@@ -171,10 +171,7 @@ func (l *Limiter) end(ctx context.Context, r Reservation, use func(*reservation)
 	if res.ended {
 		return out, nil
 	}
-	places, err := res.places.Release(ctx)
-	if err != nil {
-		return out, fmt.Errorf("%w: %w", ErrReservation, err)
-	}
+	places, unreleased := res.places.Release(ctx)
 	for id, n := range places {
 		largest(out.Returned, id, n)
 	}
@@ -194,6 +191,9 @@ func (l *Limiter) end(ctx context.Context, r Reservation, use func(*reservation)
 			largest(out.Charged, id, s.Charged[j])
 			largest(out.Uncharged, id, s.Uncharged[j])
 		}
+	}
+	if unreleased != nil {
+		return out, fmt.Errorf("%w: %w", ErrReservation, unreleased)
 	}
 	res.ended, out.Repeated = true, before
 	return out, nil
@@ -313,7 +313,7 @@ func (s *reservation) over(now time.Time) bool {
 // changes returns what total has more than before of each unit, with a cost of 0 for all other units that the
 // reservation has, or nil if it has nothing more; and the new totals of units that it has less of.
 func (s *reservation) changes(total Costs) (more, less Costs, err error) {
-	more, less = Costs{}, Costs{}
+	more, less = Costs{limit.ConcurrentRequests: 0}, Costs{}
 	for unit := range s.units {
 		more[unit] = 0
 	}

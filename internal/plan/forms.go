@@ -22,8 +22,12 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 	switch {
 	case hasPlaces:
 		s.form = formPlaces
-		r.refuseBeside(o, "concurrency", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers",
-			"quota", "align", "unit", "cost", "exact")
+		r.refuseBeside(o, "concurrency", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers", "quota")
+		for _, key := range []string{"align", "unit", "cost", "exact"} {
+			if v, ok := o.Get(key); ok {
+				r.Problem(v, "leave %s out beside concurrency: each request is one, and is counted in the store", key)
+			}
+		}
 		s.algorithm = field[limit.Algorithm]{v: limit.SlidingBuckets, set: true, from: placeOf(places, layer)}
 		s.tiers, s.tiersAt = r.places(o, layer), placeOf(places, layer)
 		s.buckets.v = placeBuckets
@@ -50,12 +54,15 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 		s.tiers, s.tiersAt = r.singleTier(o, s.algorithm, layer), s.from
 	default:
 		if !o.Misspelt("algorithm", "tiers", "quota", "concurrency") {
-			r.Problem(o.Value, "the limit counts nothing: give it algorithm (with rate or threshold, and period), "+
-				"tiers, quota, or concurrency (with holdFor)")
+			forms := "algorithm (with rate or threshold, and period), tiers, quota, or concurrency (with holdFor)"
+			if s.kind == ipLimit {
+				forms = "algorithm (with rate or threshold, and period), tiers, or quota"
+			}
+			r.Problem(o.Value, "the limit counts nothing: give it %s", forms)
 		}
 		s.algorithm.bad = true
 	}
-	if v, ok := o.Get("holdFor"); ok {
+	if v, ok := o.Get("holdFor"); ok && !o.Misspelt("concurrency") {
 		r.Problem(v, "only a limit with concurrency has holdFor")
 	}
 	s.buckets = take(o, "buckets", layer, func(v value) (int, bool) {

@@ -7,15 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// renewals is how many times places are renewed within holdFor. Two failures in a row lose no place.
-const renewals = 3
+// renewals is how many times places are renewed within holdFor. Two failures in a row lose no place, unless they take
+// long.
+const renewals = 4
 
 // Keeper keeps places in a store.
 type Keeper struct {
@@ -28,9 +28,10 @@ type Keeper struct {
 type Places struct {
 	keeper *Keeper
 	hold   time.Duration // the shortest time for which a place counts without being renewed
+	renews limit.Request // charges each place anew
 
 	mu       sync.Mutex
-	receipts []*limit.Receipt // of the places; of more than one only if a renewal has failed
+	receipts []*limit.Receipt // of the places; of more than one only if a call has failed
 	timer    *time.Timer      // nil before Hold
 	released bool
 }
@@ -48,16 +49,19 @@ func HoldFor(d *limit.Decision) (longest time.Duration) {
 
 // Take takes the places out of a receipt that nobody else uses. It returns nil if there are none.
 func (k *Keeper) Take(r *limit.Receipt) *Places {
-	taken := r.Split(rand.Uint64(), func(e *limit.ReceiptEntry) bool {
+	taken := r.Split(func(e *limit.ReceiptEntry) bool {
 		return e.Units > 0 && e.Tier.Limit().Unit == limit.ConcurrentRequests
 	})
 	entries := taken.Entries()
 	if len(entries) == 0 {
 		return nil
 	}
-	p := &Places{keeper: k, hold: limit.MaxKept}
+	p := &Places{keeper: k, hold: limit.MaxKept, renews: limit.Request{Owner: r.Owner()}}
 	for i := range entries {
-		p.hold = min(p.hold, entries[i].Tier.Period)
+		e := &entries[i]
+		p.hold = min(p.hold, e.Tier.Period)
+		p.renews.Charges = append(p.renews.Charges,
+			limit.Charge{Limit: e.Tier.Limit().Renewal(), Value: e.Counter().Value, Cost: 1})
 	}
 	p.add(taken)
 	return p
@@ -66,6 +70,9 @@ func (k *Keeper) Take(r *limit.Receipt) *Places {
 // add adds a receipt that can be settled for as long as one of its places counts.
 func (p *Places) add(r *limit.Receipt) {
 	entries, end := r.Entries(), int64(0)
+	if len(entries) == 0 { // the store was away, and the limits are open then
+		return
+	}
 	for i := range entries {
 		end = max(end, entries[i].Params().End)
 	}
@@ -73,8 +80,8 @@ func (p *Places) add(r *limit.Receipt) {
 	p.receipts = append(p.receipts, r)
 }
 
-// Hold renews the places every third of their shortest time, until release is called, which gives them back. Errors are
-// logged.
+// Hold renews the places every quarter of their shortest time, until release is called, which gives them back. Errors
+// are logged, and a release that fails is made again until the places are over.
 func (p *Places) Hold() (release func()) {
 	if p == nil {
 		return func() {}
@@ -86,8 +93,7 @@ func (p *Places) Hold() (release func()) {
 	}
 	return func() {
 		if _, err := p.Release(context.Background()); err != nil {
-			p.keeper.Log.Warn("the place of a request that has ended was not given back; it comes free after holdFor",
-				"error", err)
+			p.keeper.Log.Warn("the place of a request that has ended was not given back yet", "error", err)
 		}
 	}
 }
@@ -95,10 +101,11 @@ func (p *Places) Hold() (release func()) {
 func (p *Places) keep() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.released {
-		return
-	}
-	if err := p.renew(context.Background()); err != nil {
+	if p.released { // the release has failed
+		if _, err := p.giveBack(context.Background(), len(p.receipts)); err == nil {
+			return
+		}
+	} else if err := p.renew(context.Background()); err != nil {
 		p.keeper.Log.Warn("the place of a request in flight was not renewed", "error", err)
 	}
 	p.timer.Reset(p.hold / renewals)
@@ -118,20 +125,16 @@ func (p *Places) Renew(ctx context.Context) error {
 }
 
 func (p *Places) renew(ctx context.Context) error {
-	newest := p.receipts[len(p.receipts)-1]
-	req := limit.Request{Owner: newest.Owner()}
-	for _, e := range newest.Entries() {
-		req.Charges = append(req.Charges, limit.Charge{Limit: e.Tier.Limit().Renewal(), Value: e.Counter().Value, Cost: 1})
-	}
 	var d limit.Decision
-	if err := p.keeper.Store.Decide(ctx, &req, p.keeper.Now(), &d); err != nil {
+	if err := p.keeper.Store.Decide(ctx, &p.renews, p.keeper.Now(), &d); err != nil {
 		return fmt.Errorf("renew a place: %w", err)
 	}
 	if !d.Allowed {
 		return errors.New("renew a place: the store does not answer, and its limit is closed then")
 	}
+	old := len(p.receipts)
 	p.add(d.Receipt())
-	_, err := p.giveBack(ctx, 1)
+	_, err := p.giveBack(ctx, old)
 	return err
 }
 
@@ -144,25 +147,31 @@ func (p *Places) Release(ctx context.Context) (map[string]int64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.released = true
-	if p.timer != nil {
+	returned, err := p.giveBack(ctx, len(p.receipts))
+	if err == nil && p.timer != nil {
 		p.timer.Stop()
 	}
-	return p.giveBack(ctx, 0)
+	return returned, err
 }
 
-// giveBack settles all receipts but the last ones.
-func (p *Places) giveBack(ctx context.Context, keep int) (returned map[string]int64, err error) {
+// giveBack settles the first n receipts. It keeps those of which the settlement fails, unless their places are over.
+func (p *Places) giveBack(ctx context.Context, n int) (returned map[string]int64, err error) {
 	returned = map[string]int64{}
-	for len(p.receipts) > keep {
-		r := p.receipts[0]
-		s, err := p.keeper.Store.Settle(ctx, r, nil, p.keeper.Now())
-		if err != nil {
-			return returned, fmt.Errorf("give back a place: %w", err)
+	var kept []*limit.Receipt
+	for _, r := range p.receipts[:n] {
+		now := p.keeper.Now()
+		s, failure := p.keeper.Store.Settle(ctx, r, nil, now)
+		if failure != nil && !r.Expired(now.UnixMicro()) {
+			err = errors.Join(err, fmt.Errorf("give back a place: %w", failure))
+			kept = append(kept, r)
+			continue
 		}
 		for i, e := range r.Entries() {
-			returned[e.Tier.Limit().ID] += s.Returned[i]
+			if failure == nil {
+				returned[e.Tier.Limit().ID] += s.Returned[i]
+			}
 		}
-		p.receipts = p.receipts[1:]
 	}
-	return returned, nil
+	p.receipts = append(kept, p.receipts[n:]...)
+	return returned, err
 }

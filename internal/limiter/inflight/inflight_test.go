@@ -24,6 +24,7 @@ type faulty struct {
 	limit.Store
 
 	away, losesReplies atomic.Bool
+	open, settlesFail  atomic.Bool // decisions admit without charging; settlements fail
 }
 
 var errAway = errors.New("the store is away")
@@ -32,6 +33,10 @@ func (f *faulty) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	if f.away.Load() {
 		return errAway
 	}
+	if f.open.Load() {
+		*d = limit.Decision{Allowed: true}
+		return nil
+	}
 	if err := f.Store.Decide(ctx, req, now, d); err != nil || !f.losesReplies.Load() {
 		return err
 	}
@@ -39,7 +44,7 @@ func (f *faulty) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 }
 
 func (f *faulty) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
-	if f.away.Load() {
+	if f.away.Load() || f.settlesFail.Load() {
 		return limit.Settlement{}, errAway
 	}
 	out, err := f.Store.Settle(ctx, r, used, now)
@@ -109,13 +114,14 @@ func pass(d time.Duration) {
 func TestRenewalsFail(t *testing.T) {
 	run(t, func(f *fixture) {
 		release := f.take().Hold()
-		for name, fail := range map[string]*atomic.Bool{"away": &f.store.away, "loses replies": &f.store.losesReplies} {
+		for name, fail := range map[string]*atomic.Bool{"away": &f.store.away, "loses replies": &f.store.losesReplies,
+			"open": &f.store.open, "settlements fail": &f.store.settlesFail} {
 			for range 20 {
 				fail.Store(true)
-				pass(2 * holdFor / 3)
+				pass(holdFor / 2)
 				fail.Store(false)
-				pass(holdFor / 3)
-				if name == "away" {
+				pass(holdFor / 2)
+				if name == "away" || name == "open" {
 					f.wantTaken(name, 1)
 				}
 			}
@@ -172,5 +178,25 @@ func TestStoodStill(t *testing.T) {
 		f.wantTaken("when the request goes on", capacity+1)
 		release()
 		f.wantTaken("after the release", capacity)
+	})
+}
+
+// Guarantees that a release that fails is made again, and that a request which goes on while nothing can be given back
+// keeps no more receipts than matter.
+func TestReleasedLater(t *testing.T) {
+	run(t, func(f *fixture) {
+		p := f.take()
+		release := p.Hold()
+		f.store.settlesFail.Store(true)
+		for range 100 {
+			pass(holdFor)
+		}
+		if n := p.Receipts(); n > 6 {
+			t.Errorf("%d receipts are kept, want those of one holdFor", n)
+		}
+		release()
+		f.store.settlesFail.Store(false)
+		pass(holdFor / 4)
+		f.wantTaken("after the release was made again", 0)
 	})
 }

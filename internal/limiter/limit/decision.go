@@ -139,12 +139,21 @@ func (d *Decision) Binding() *Result {
 		if r.shadow {
 			continue
 		}
-		if least == nil || lessLeft(r, least) {
+		switch {
+		case least == nil:
+			least = r
+		case r.isPlace() != least.isPlace(): // places come back, so clients need not be told how few are left
+			if least.isPlace() {
+				least = r
+			}
+		case lessLeft(r, least):
 			least = r
 		}
 	}
 	return least
 }
+
+func (r *Result) isPlace() bool { return r.Tier.limit.Unit == ConcurrentRequests }
 
 // lessLeft reports whether Remaining/Capacity of a is below that of b. It multiplies in 128 bits, and so never rounds.
 func lessLeft(a, b *Result) bool {

@@ -91,7 +91,8 @@ func (r *Receipt) Cover(c Charge) {
 // Rest returns the receipt of what stays charged after r was settled to what was used, which has given back the
 // returned units. Its ID has a random part, so that no other receipt has it, and is of the same store.
 func (r *Receipt) Rest(random uint64, used, returned []int64) *Receipt {
-	rest := r.another(random)
+	const ofNoDecision = 1 << 63 // stores count their own receipts from 0
+	rest := r.another(random | ofNoDecision)
 	rest.entries = slices.Clone(r.entries)
 	for i := range rest.entries {
 		e := &rest.entries[i]
@@ -101,18 +102,18 @@ func (r *Receipt) Rest(random uint64, used, returned []int64) *Receipt {
 	return rest
 }
 
-// another returns an empty receipt of the same owner, time and store. Its ID has a random part.
-func (r *Receipt) another(random uint64) *Receipt {
-	const ofNoDecision = 1 << 63 // stores count their own receipts from 0
-	out := NewReceipt(ReceiptID{Hi: r.id.Hi, Lo: random | ofNoDecision}, r.owner, r.issued)
+// another returns an empty receipt of the same owner, time and store.
+func (r *Receipt) another(lo uint64) *Receipt {
+	out := NewReceipt(ReceiptID{Hi: r.id.Hi, Lo: lo}, r.owner, r.issued)
 	out.kept = r.kept
 	return out
 }
 
-// Split moves the entries that are chosen to another receipt, which is settled by itself. Its ID is made like that of
-// Rest.
-func (r *Receipt) Split(random uint64, chosen func(*ReceiptEntry) bool) *Receipt {
-	out, left := r.another(random), []ReceiptEntry(nil)
+// Split moves the entries that are chosen to another receipt, which is settled by itself. A receipt is split once: the
+// ID of the other one follows from its own. IDs that follow each other take little memory in a store.
+func (r *Receipt) Split(chosen func(*ReceiptEntry) bool) *Receipt {
+	const ofSplit = 1 << 62 // stores count their own receipts from 0
+	out, left := r.another(r.id.Lo|ofSplit), []ReceiptEntry(nil)
 	for i := range r.entries {
 		if e := &r.entries[i]; chosen(e) {
 			out.entries = append(out.entries, *e)

@@ -47,6 +47,18 @@ func (b *slidingBuckets) evaluate(s *State, now int64, r *Result) bool {
 	return sound
 }
 
+func (b *slidingBuckets) resetAt(r *Result) int64 { return b.soon(r, b.log.resetAt(r)) }
+
+func (b *slidingBuckets) moreAt(r *Result) int64 { return b.soon(r, b.log.moreAt(r)) }
+
+// soon returns the time at which to look again for places, at most the given one.
+func (b *slidingBuckets) soon(r *Result, at int64) int64 {
+	if b.places {
+		return min(at, r.logSeen().now+placeRetry)
+	}
+	return at
+}
+
 func (b *slidingBuckets) params(string) Params {
 	return Params{Period: b.period, Width: b.width, Buckets: b.buckets}
 }

@@ -17,6 +17,7 @@ var concurrencyCases = []testCase{
 	{"concurrent requests over three limits charge all or nothing", testConcurrentAll},
 	{"concurrent requests stay within the bound while time passes", testConcurrentTime},
 	{"concurrent charges and refunds lose no unit", testConcurrentRefunds},
+	{"requests in flight at once never exceed a limit", testConcurrentPlaces},
 }
 
 // handles returns four handles on the same counters, as four processes would have them, or the store alone if
@@ -211,4 +212,55 @@ func testConcurrentRefunds(tb testing.TB, c Config) {
 			s.Errorf("%d units of 50 were charged and not refunded, but %d remain, want them to add up", kept, left)
 		}
 	})
+}
+
+// A place that one process gives back is at once free for another that was denied.
+func testConcurrentPlaces(tb testing.TB, c Config) {
+	const places = 5
+	s := newSubject(tb, c)
+	held := placesOf(tb, places, 8*time.Second)
+	s.clock(Start)
+	giveBack := func(store limit.Store, d *limit.Decision) {
+		if got, err := store.Settle(s.Context(), kept(d), nil, Start); !s.c.MayFail && (err != nil || got.Returned[0] != 1) {
+			s.Errorf("a place is given back: %+v, %v", got, err)
+		}
+	}
+	var live, most atomic.Int64
+	s.concurrently(func(_ int, store limit.Store) {
+		for range 8 {
+			var d limit.Decision
+			if !s.try(store, Start, &d, charge(held, 1)) {
+				continue
+			}
+			for n, before := live.Add(1), int64(0); n > before; before = most.Load() {
+				most.CompareAndSwap(before, n)
+			}
+			live.Add(-1)
+			giveBack(store, &d)
+		}
+	})
+	if most.Load() > places {
+		s.Errorf("%d requests hold %d places at once", most.Load(), places)
+	}
+	if s.c.MayFail {
+		return
+	}
+	handles := s.handles()
+	first, second := handles[0], handles[len(handles)-1]
+	var taken [places]limit.Decision
+	for i := range taken {
+		if !s.try(first, Start, &taken[i], charge(held, 1)) {
+			s.Errorf("after all have ended, %d of %d places are free", i, places)
+		}
+	}
+	var d limit.Decision
+	for i := range taken {
+		if s.try(second, Start, &d, charge(held, 1)) {
+			s.Error("a request is admitted although all places are taken")
+		}
+		giveBack(first, &taken[i])
+		if !s.try(second, Start, &taken[i], charge(held, 1)) {
+			s.Error("a request is denied although a place was given back")
+		}
+	}
 }

@@ -242,10 +242,15 @@ func testConcurrentSettlements(tb testing.TB, c Config) {
 	})
 }
 
+// placesOf returns a limit on requests in flight.
+func placesOf(tb testing.TB, places int64, holdFor time.Duration) *limit.Limit {
+	return build(tb, limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
+		Algorithm: limit.SlidingBuckets, Threshold: places, Period: holdFor, Buckets: 8}}})
+}
+
 func testPlaces(tb testing.TB, c Config) {
 	s := newSubject(tb, c)
-	held := build(tb, limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
-		Algorithm: limit.SlidingBuckets, Threshold: 2, Period: 8 * time.Second, Buckets: 8}}})
+	held := placesOf(tb, 2, 8*time.Second)
 	all := build(tb, limit.Limit{ID: "all", Tiers: []limit.Tier{{
 		Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})
 	request, renewal := []limit.Charge{charge(held, 1), charge(all, 1)}, charge(held.Renewal(), 1)

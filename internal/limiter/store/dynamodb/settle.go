@@ -40,7 +40,7 @@ func (s *Store) Settle(ctx context.Context, r *limit.Receipt, used []int64, now 
 		try := &settleTry{
 			decision: &decision{Store: s, req: &limit.Request{}, now: us, partition: s.partitionKey(r.Owner()),
 				replies: map[itemKey]*itemCopy{}},
-			receipt: r, used: used, edits: map[itemKey][]counterEdit{},
+			receipt: r, used: used, edits: map[itemKey][]counterEdit{}, bases: map[itemKey]*itemCopy{},
 		}
 		out, done, err := try.settle(ctx)
 		if err != nil {
@@ -63,6 +63,7 @@ type settleTry struct {
 	updates []*itemUpdate             // of the item that remembers the receipt, then of the items in keys
 	keys    []itemKey                 // of the items that change
 	edits   map[itemKey][]counterEdit // of the counters that get units back, by item
+	bases   map[itemKey]*itemCopy     // from which the updates are composed, by item
 }
 
 // settle makes the settlement. It reports false if an item has changed between the read and the write.
@@ -109,7 +110,7 @@ func (r *settleTry) settle(ctx context.Context) (limit.Settlement, bool, error) 
 		return out, false, nil
 	}
 	for _, u := range r.updates[1:] {
-		known := r.latestCopy(u.key)
+		known := r.bases[u.key] // not the latest copy, which may have the update in it already
 		if known == nil {
 			known = &itemCopy{}
 		}
@@ -137,6 +138,7 @@ func (r *settleTry) chargeOverage(ctx context.Context, req *limit.Request, d *li
 			return false, err
 		}
 		delete(r.edits, it.key)
+		r.bases[it.key] = it.known
 		r.updates = append(r.updates, u)
 	}
 	r.adoptCharges()
@@ -202,7 +204,12 @@ func (r *settleTry) giveBackEntry(ctx context.Context, index int) (int64, error)
 		return 0, err
 	}
 	p := entry.Tier.Params(r.receipt.Owner())
-	stored, before, err := r.latestCopy(key).readCounter(entry.Tier, &p, name)
+	base := r.bases[key]
+	if base == nil {
+		base = r.latestCopy(key)
+		r.bases[key] = base
+	}
+	stored, before, err := base.readCounter(entry.Tier, &p, name)
 	if err != nil {
 		return 0, key.wrapError(err)
 	}
