@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
 
 const (
@@ -24,7 +25,7 @@ func TestCheckBad(t *testing.T) {
 	if got.code != exitFailed || got.stdout != "" {
 		t.Errorf("check exits with %d and prints %q, want 1 and nothing on standard output", got.code, got.stdout)
 	}
-	golden(t, "plans/bad.golden", got.stderr)
+	golden.Check(t, "plans/bad.golden", got.stderr)
 }
 
 // Guarantees that check --json reports the same problems as the text.
@@ -201,7 +202,7 @@ func TestCheckEffective(t *testing.T) {
 		if got.code != 0 || got.stderr != "" {
 			t.Errorf("%q exits with %d: %s", c.args, got.code, got.stderr)
 		}
-		golden(t, c.name, got.stdout)
+		golden.Check(t, c.name, got.stdout)
 	}
 }
 

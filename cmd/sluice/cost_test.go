@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
 
 // The deployments whose bills the documentation quotes.
@@ -25,7 +27,7 @@ func TestCost(t *testing.T) {
 			if got.code != 0 || got.stderr != "" {
 				t.Fatalf("sluice cost gives %+v", got)
 			}
-			golden(t, "cost/"+name+".txt", got.stdout)
+			golden.Check(t, "cost/"+name+".txt", got.stdout)
 			if !strings.Contains(got.stdout, "not checked against AWS today") {
 				t.Error("the output does not say that prices are not checked")
 			}
@@ -33,7 +35,7 @@ func TestCost(t *testing.T) {
 			if got.code != 0 {
 				t.Fatalf("sluice cost --json gives %+v", got)
 			}
-			golden(t, "cost/"+name+".json", got.stdout)
+			golden.Check(t, "cost/"+name+".json", got.stdout)
 			var bill struct {
 				USD   string
 				Lines []struct{ USD, PriceFrom, How string }

@@ -2,13 +2,14 @@ package main
 
 import (
 	"encoding/json"
-	"github.com/sluicelimits/sluice/internal/control/operate"
-	"github.com/sluicelimits/sluice/internal/request/identity"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // everyCounter has a limit of each algorithm that denies the sixth request, and one before authentication.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
 
 // Guarantees what explain prints.
@@ -27,7 +29,7 @@ func TestExplain(t *testing.T) {
 		if got.code != 0 || got.stderr != "" {
 			t.Errorf("%q exits with %d: %s", c.args, got.code, got.stderr)
 		}
-		golden(t, c.golden, got.stdout)
+		golden.Check(t, c.golden, got.stdout)
 	}
 }
 

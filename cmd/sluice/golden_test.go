@@ -3,41 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
-
-// golden compares got with a file in testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got == string(want) {
-		return
-	}
-	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(string(want), "\n")
-	for i := range min(len(gotLines), len(wantLines)) {
-		if gotLines[i] != wantLines[i] {
-			t.Errorf("%s:%d, the first line that differs\ngot  %s\nwant %s\n(-update rewrites the file)", path, i+1,
-				gotLines[i], wantLines[i])
-			return
-		}
-	}
-	t.Errorf("%s: got %d lines, want %d (-update rewrites the file)", path, len(gotLines), len(wantLines))
-}
 
 // withAWS sets the credentials, the region and the endpoint of AWS for a test; "": the real endpoint.
 func withAWS(t *testing.T, endpoint string) {

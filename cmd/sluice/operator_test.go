@@ -21,6 +21,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -125,7 +126,7 @@ func TestOperatorCommands(t *testing.T) {
 			all.WriteString("exit status " + string(rune('0'+r.code)) + "\n")
 		}
 	}
-	golden(t, "operator/session.golden", moments.ReplaceAllString(all.String(), "…"))
+	golden.Check(t, "operator/session.golden", moments.ReplaceAllString(all.String(), "…"))
 }
 
 // Guarantees that an operator is shown which items of the cells cannot be read, and what they belong to.
@@ -405,7 +406,7 @@ func TestOperatorHelp(t *testing.T) {
 			walk(c)
 		}
 	}
-	golden(t, "operator/help.golden", all.String())
+	golden.Check(t, "operator/help.golden", all.String())
 }
 
 // Calls to this machine are signed if a flag or a variable asks for it. Without a signature, no credentials are needed.

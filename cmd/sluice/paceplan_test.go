@@ -5,11 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/embedded"
-	"github.com/sluicelimits/sluice/internal/control/operate"
-	"github.com/sluicelimits/sluice/internal/testkit/logtest"
-	"github.com/sluicelimits/sluice/pacer"
 	"io"
 	"log/slog"
 	"net/http"
@@ -21,6 +16,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
+	"github.com/sluicelimits/sluice/pacer"
 )
 
 // planned are instances that follow a plan of a control plane, in virtual time, and what all of them granted.

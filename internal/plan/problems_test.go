@@ -2,10 +2,7 @@ package plan_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
 
 // noon is the time of every test that needs a time.
@@ -84,39 +82,12 @@ func TestProblems(t *testing.T) {
 			}
 		})
 	}
-	golden(t, "problems.golden", all.String())
+	golden.Check(t, "problems.golden", all.String())
 	for _, good := range []string{ok, tenant("suspended: true")} { // otherwise the cases would prove nothing
 		if _, err := plan.ParseAt(noon, configyaml.Source("f.yaml", []byte(good))); err != nil {
 			t.Errorf("%s\nthe valid document, from which the cases are made, is refused: %v", good, err)
 		}
 	}
-}
-
-var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
-
-// golden compares got with a file of testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got == string(want) {
-		return
-	}
-	g, w := strings.Split(got, "\n"), strings.Split(string(want), "\n")
-	for i := range min(len(g), len(w)) {
-		if g[i] != w[i] {
-			t.Fatalf("%s:%d\ngot  %s\nwant %s\n(-update rewrites it)", path, i+1, g[i], w[i])
-		}
-	}
-	t.Fatalf("%s: got %d lines, want %d (-update rewrites it)", path, len(g), len(w))
 }
 
 // Guarantees that a few kilobytes of aliases that stand for a million limits cost no more than a quarter of a million

@@ -12,6 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
 
 func sha(s string) string {
@@ -124,7 +125,7 @@ func TestOrigins(t *testing.T) {
 			fmt.Fprintf(&b, "    %s = %s: %s\n", v.Name, v.Text, v.Origin)
 		}
 	}
-	golden(t, "origins.golden", b.String())
+	golden.Check(t, "origins.golden", b.String())
 }
 
 // Guarantees that tenants without changes of their own share the plan's set.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/telemetry"
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
 
 // metricsOf returns the metrics of a function by name, and the names that the function has twice.
@@ -409,19 +410,11 @@ func TestMetricsPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, rest, hasHead := strings.Cut(string(page), head)
-	got, after, hasEnd := strings.Cut(rest, "\n\n")
+	_, after, hasEnd := strings.Cut(rest, "\n\n")
 	if !hasHead || !hasEnd {
 		t.Fatalf("%s has no table of metrics", file)
 	}
-	if *update {
-		if err := os.WriteFile(file, []byte(before+head+table.String()+"\n"+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if got+"\n" != table.String() {
-		t.Errorf("the table in %s is not what the list says; make golden rewrites it", file)
-	}
+	golden.CheckFile(t, file, before+head+table.String()+"\n"+after)
 }
 
 // Guarantees that a line reports the fullest counter of its second, whether a request filled it or units that were

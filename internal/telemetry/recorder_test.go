@@ -5,11 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -21,9 +19,8 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/telemetry"
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // Guarantees that no goroutine that writes lines is left over. In a frozen Lambda environment it would go on at any
 // later time.
@@ -101,19 +98,7 @@ func TestGolden(t *testing.T) {
 	r.Panic(noon)
 	out.flushed(t, r)
 
-	const name = "testdata/second.json"
-	if *update {
-		if err := os.WriteFile(name, out.writes[0], 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := out.writes[0]; !bytes.Equal(got, want) {
-		t.Errorf("the line is\n%s\n%s has\n%s\nmake golden rewrites it", got, name, want)
-	}
+	golden.Check(t, "second.json", string(out.writes[0]))
 }
 
 // Guarantees that nothing that can happen in a second makes a line that CloudWatch refuses: every outcome, every step

@@ -1,8 +1,6 @@
 package operate_test
 
 import (
-	"flag"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,9 +8,8 @@ import (
 	"text/template"
 
 	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite docs/permissions.md; then read the diff")
 
 const file = "../../../docs/permissions.md"
 
@@ -38,19 +35,7 @@ func page(t *testing.T) string {
 
 // TestPage guarantees that the page about permissions has every operation under its path.
 func TestPage(t *testing.T) {
-	made := page(t)
-	if *update {
-		if err := os.WriteFile(file, []byte(made), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(text) != made {
-		t.Errorf("%s is out of date: run make golden, and read the diff", file)
-	}
+	golden.CheckFile(t, file, page(t))
 }
 
 // TestOperations guarantees that each operation has a path in the only form that the functions answer, is throttled,

@@ -2,11 +2,8 @@ package livepage_test
 
 import (
 	"encoding/json"
-	"flag"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,9 +11,8 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // mounted returns a handler that serves the page at the same path as the gateway.
 func mounted(r *livepage.Recorder, s livepage.Status) http.Handler {
@@ -190,10 +186,10 @@ func TestDataGolden(t *testing.T) {
 			{Name: "cell-2", State: "waiting", Await: true},
 		},
 	}
-	golden(t, "data.json", get(mounted(r, status), "GET", "/_sluice/data.json").Body.Bytes())
+	checkJSON(t, "data.json", get(mounted(r, status), "GET", "/_sluice/data.json").Body.Bytes())
 }
 
-func golden(t *testing.T, name string, got []byte) {
+func checkJSON(t *testing.T, name string, got []byte) {
 	t.Helper()
 	var value any
 	if err := json.Unmarshal(got, &value); err != nil {
@@ -203,21 +199,5 @@ func golden(t *testing.T, name string, got []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got = append(got, '\n')
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != string(want) {
-		t.Errorf("%s differs (rewrite with -update, then read the diff):\ngot\n%s\nwant\n%s", file, got, want)
-	}
+	golden.Check(t, name, string(got)+"\n")
 }

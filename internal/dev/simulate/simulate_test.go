@@ -7,20 +7,17 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/dev/simulate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 const small = "testdata/small.log"
 
@@ -480,7 +477,7 @@ func TestSilentPipe(t *testing.T) {
 
 // Guarantees that the JSON form does not change unnoticed: fields are only ever added.
 func TestJSON(t *testing.T) {
-	golden(t, "small.json", asJSON(t, run(t, simulate.Options{Config: config(t, smallPlans),
+	golden.Check(t, "small.json", asJSON(t, run(t, simulate.Options{Config: config(t, smallPlans),
 		Logs: []simulate.Log{simulate.FileLog(small)}}))+"\n")
 }
 
@@ -491,24 +488,7 @@ func TestText(t *testing.T) {
 		Logs: []simulate.Log{simulate.FileLog(small)}}).WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "small.txt", out.String())
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s has changed (go test -update rewrites it). Got:\n%s", file, got)
-	}
+	golden.Check(t, "small.txt", out.String())
 }
 
 // Guarantees that memory does not grow with the length of a sorted log: ten times the lines need the same heap.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,9 +11,8 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/apigw"
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
 
 // shapes lists the names of the golden events. Each file is an event as API Gateway sends it, with values of our own.
 var shapes = []apigw.Shape{apigw.RESTToken, apigw.RESTRequest, apigw.HTTP1, apigw.HTTP2, apigw.WebSocket}
@@ -37,27 +35,14 @@ func parseEvent(t testing.TB, s apigw.Shape) *apigw.Event {
 	return e
 }
 
-// golden compares got, a JSON text, with a file of testdata.
-func golden(t *testing.T, name string, got []byte) {
+// checkJSON compares got, a JSON text, with a file of testdata.
+func checkJSON(t *testing.T, name string, got []byte) {
 	t.Helper()
 	var b bytes.Buffer
 	if err := json.Indent(&b, got, "", "  "); err != nil {
 		t.Fatalf("%s: %v in %s", name, err, got)
 	}
-	b.WriteByte('\n')
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(b.Bytes(), want) {
-		t.Errorf("%s\ngot\n%s\nwant\n%s\n(-update rewrites it)", path, b.Bytes(), want)
-	}
+	golden.Check(t, name, b.String()+"\n")
 }
 
 // Guarantees what is read from each shape of event. A change of it changes who is limited, and by which limits.
@@ -79,7 +64,7 @@ func TestEvents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden(t, s.String()+".parsed.json", got)
+		checkJSON(t, s.String()+".parsed.json", got)
 	}
 }
 
@@ -137,7 +122,7 @@ func TestAnswers(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s, %s: %v", s, c.name, err)
 			}
-			golden(t, s.String()+"."+c.name+".answer.json", got)
+			checkJSON(t, s.String()+"."+c.name+".answer.json", got)
 		}
 	}
 }

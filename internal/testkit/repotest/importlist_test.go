@@ -207,6 +207,7 @@ var only = map[string][]string{
 	},
 	"internal/testkit/built":          {"std"},
 	"internal/testkit/endtoend":       {},
+	"internal/testkit/golden":         {"std"},
 	"internal/testkit/killswitchtest": {"std"},
 	"internal/testkit/logtest":        {"std"},
 	"internal/testkit/s3test":         {"std", "github.com/aws/aws-sdk-go-v2/..."},
