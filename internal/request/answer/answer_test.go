@@ -85,7 +85,9 @@ func TestHeader(t *testing.T) {
 	perIP := mustLimit(t, bucket("burst", 50, 100, time.Second))
 	inUnit := func(unit string) *limit.Limit {
 		l := bucket(unit, 10, 90, time.Second)
-		l.Unit = unit
+		if l.Unit = unit; unit == limit.ConcurrentRequests {
+			l.Tiers[0] = limit.Tier{Algorithm: limit.SlidingBuckets, Threshold: 90, Period: 9 * time.Second}
+		}
 		return mustLimit(t, l)
 	}
 
