@@ -42,23 +42,29 @@ func sendRaw(t *testing.T, at, method, target string) int {
 	return res.StatusCode
 }
 
+// serveBefore serves the plans in front of an upstream, which has a path, and returns the address.
+func serveBefore(t *testing.T, plans, path string, upstream http.HandlerFunc) (at string) {
+	t.Helper()
+	server := httptest.NewServer(upstream)
+	t.Cleanup(server.Close)
+	to, err := url.Parse(server.URL + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, []byte(plans), func(c *gateway.Config) { c.Upstream = to })
+	return strings.TrimPrefix(f.serve(t), "http://")
+}
+
 // Guarantees that a request target which is a URL inside a URL is refused. Go reads such a target as a URL without a
 // path. Only limits without a path would count it, and the reverse proxy would pass the inner URL on unchanged.
 func TestOpaqueTargets(t *testing.T) {
 	reached := 0
-	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
-	defer upstream.Close()
-	to, err := url.Parse(upstream.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := newFixture(t, []byte(`
+	at := serveBefore(t, `
 plans:
   - id: public
     limits: [ { id: product, match: { pathPattern: "/product/**" }, tiers: [ { period: 1h, threshold: 1 } ] } ]
 anonymousPlan: public
-`), func(c *gateway.Config) { c.Upstream = to })
-	at := strings.TrimPrefix(f.serve(t), "http://")
+`, "", func(http.ResponseWriter, *http.Request) { reached++ })
 	for _, tt := range []struct {
 		target string
 		status int
@@ -84,14 +90,6 @@ anonymousPlan: public
 // for it, while a limit on GET does not count it.
 func TestMethods(t *testing.T) {
 	var served []string
-	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		served = append(served, r.Method)
-	}))
-	defer upstream.Close()
-	to, err := url.Parse(upstream.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
 	const plans = `
 plans:
   - id: public
@@ -101,8 +99,7 @@ anonymousPlan: public
 `
 	all := []string{"HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "post", "TRACE", "QUERY", "GETX", "FOO",
 		"PROPFIND", "M-SEARCH", "GE", "GET."}
-	f := newFixture(t, []byte(plans), func(c *gateway.Config) { c.Upstream = to })
-	at := strings.TrimPrefix(f.serve(t), "http://")
+	at := serveBefore(t, plans, "", func(_ http.ResponseWriter, r *http.Request) { served = append(served, r.Method) })
 	usual := all[:7]
 	for _, method := range all {
 		want := http.StatusBadRequest
@@ -122,21 +119,12 @@ anonymousPlan: public
 // would be product 1, although no limit of products has counted the request.
 func TestPathsAboveTheRoot(t *testing.T) {
 	reached := map[string]int{}
-	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		reached[r.RequestURI]++
-	}))
-	defer upstream.Close()
-	to, err := url.Parse(upstream.URL + "/api")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := newFixture(t, []byte(`
+	at := serveBefore(t, `
 plans:
   - id: public
     limits: [ { id: product, match: { pathPattern: "/product/*" }, tiers: [ { period: 1h, threshold: 1 } ] } ]
 anonymousPlan: public
-`), func(c *gateway.Config) { c.Upstream = to })
-	at := strings.TrimPrefix(f.serve(t), "http://")
+`, "/api", func(_ http.ResponseWriter, r *http.Request) { reached[r.RequestURI]++ })
 	for _, target := range []string{
 		"/../api/product/1", "/..//api/product/1", "//../api/product/1", "/./../api/product/1",
 		"/x/../../api/product/1",
