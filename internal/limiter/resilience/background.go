@@ -6,12 +6,11 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
 )
 
-// spareTimer says when the chain of a frozen process gives back spare leases: once in a period.
+// spareTimer says when the chain of a frozen process gives back spare leases: once in lease.DefaultGiveBackEvery.
 type spareTimer struct {
-	period time.Duration // below 0: never
-
 	mu   sync.Mutex
 	last clock.Instant // when claimTurn last returned true
 }
@@ -21,7 +20,7 @@ func (t *spareTimer) claimTurn(now time.Time) bool {
 	at := clock.At(now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.period < 0 || !at.Due(t.last, t.period) {
+	if !at.Due(t.last, lease.DefaultGiveBackEvery) {
 		return false
 	}
 	t.last = at

@@ -169,9 +169,6 @@ func (c *Chain) addLeasesAndFallback(config *ChainConfig) error {
 	var next limit.Store = c.router
 	var err error
 	if !config.NoLeases {
-		if c.spareLeases.period = config.Lease.GiveBackEvery; c.spareLeases.period == 0 {
-			c.spareLeases.period = lease.DefaultGiveBackEvery
-		}
 		leases := config.Lease
 		leases.Runtime = config.Runtime
 		if config.Frozen {
