@@ -34,7 +34,7 @@ type measured struct {
 // bounded, because their labels are reasons and names of stores, never tenants:
 //
 //	sluice_decision_seconds{reason}         decisions, as a histogram of how long they took; Config.Measure
-//	sluice_settlement_seconds{result}       settlements of reservations: settled, repeated, ended, failed; Config.Measure
+//	sluice_settlement_seconds{result}       settlements of reservations, as a histogram; Config.Measure
 //	sluice_store_call_seconds{store,failed} calls of the stores, as a histogram; Config.Measure
 //	sluice_lease_decisions_total{how}       decisions from leases, and those that called a store
 //	sluice_lease_units_lost_total           units that were leased, and neither spent nor given back

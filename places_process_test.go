@@ -39,15 +39,15 @@ func serveCalls(args []string) error {
 		return err
 	}
 	defer func() { _ = s.Close() }()
-	l, err := sluice.New(sluice.Config{Store: s, Log: quiet, PlansData: fmt.Appendf(nil, "plans: [ { id: p, limits: [ { "+
-		"id: in-flight, concurrency: %d, holdFor: %s, onStoreFailure: closed } ] } ]\ntenants: [ { id: acme, plan: p } ]",
-		mostAtOnce, holdFor)})
+	plans := fmt.Appendf(nil, "plans: [ { id: p, limits: [ { id: in-flight, concurrency: %d, holdFor: %s, "+
+		"onStoreFailure: closed } ] } ]\ntenants: [ { id: acme, plan: p } ]", mostAtOnce, holdFor)
+	l, err := sluice.New(sluice.Config{Store: s, Log: quiet, PlansData: plans})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = l.Close(context.Background()) }()
 	truth := goredis.NewClient(&goredis.Options{Addr: args[0]})
-	defer truth.Close() //nolint:errcheck // the process ends
+	defer truth.Close()
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
@@ -105,7 +105,7 @@ func serveCall(ctx context.Context, l *sluice.Limiter, truth *goredis.Client, me
 func TestPlacesOfProcesses(t *testing.T) {
 	addr := redistest.Start(t).Addr
 	truth := goredis.NewClient(&goredis.Options{Addr: addr})
-	defer truth.Close() //nolint:errcheck // the test ends
+	defer truth.Close()
 	type process struct {
 		*exec.Cmd
 		name string

@@ -134,7 +134,9 @@ func (l *Limiter) Cancel(ctx context.Context, r Reservation) (Settlement, error)
 }
 
 // measuredEnd is end, with its duration in the metrics.
-func (l *Limiter) measuredEnd(ctx context.Context, r Reservation, use func(*reservation) [][]int64) (Settlement, error) {
+func (l *Limiter) measuredEnd(
+	ctx context.Context, r Reservation, use func(*reservation) [][]int64,
+) (Settlement, error) {
 	began := time.Now()
 	out, err := l.end(ctx, r, use)
 	if l.measured == nil || r.inner == nil {
@@ -248,9 +250,9 @@ func (s *reservation) split(used Costs) [][]int64 {
 	return out
 }
 
-// Update makes the reservation cover total, renews its places, and lets it last for ttl from now on. Units that are more
-// than before are charged like those of a request, all or none: the Decision says whether they were. If they were not,
-// the reservation stays as it was. Units that are less are given back. A unit that is not named stays as it is.
+// Update makes the reservation cover total, renews its places, and lets it last for ttl from now on. Units that are
+// more than before are charged like those of a request, all or none: the Decision says whether they were. If they were
+// not, the reservation stays as it was. Units that are less are given back. A unit that is not named stays as it is.
 //
 // Only units that the estimate has named can be changed: the limits of others were charged what the plan says. A unit
 // that no limit of the plan has is ignored. Before more is charged, the caller is identified again, so a token that has

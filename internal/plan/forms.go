@@ -22,7 +22,8 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 	switch {
 	case hasPlaces:
 		s.form = formPlaces
-		r.refuseBeside(o, "concurrency", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers", "quota")
+		r.refuseBeside(o, "concurrency", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers",
+			"quota")
 		for _, key := range []string{"align", "unit", "cost", "exact"} {
 			if v, ok := o.Get(key); ok {
 				r.Problem(v, "leave %s out beside concurrency: each request is one, and is counted in the store", key)

@@ -299,7 +299,7 @@ func TestPlaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer limiter.Close(t.Context()) //nolint:errcheck // nothing is pending
+	defer limiter.Close(t.Context())
 	who := grpclimit.WithIdentity(func(context.Context, string) (sluice.Identity, error) {
 		return sluice.Identity{Tenant: "acme"}, nil
 	})

@@ -115,7 +115,8 @@ func (r *replay) resolve() error {
 		r.notes = append(r.notes, fmt.Sprintf("the plans file has no tenants and one plan, so every tenant gets "+
 			"plan %s", r.planID))
 	}
-	if slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Set().UnitCosts()[limit.ConcurrentRequests] > 0 }) {
+	countsPlaces := func(p *plan.Plan) bool { return p.Set().UnitCosts()[limit.ConcurrentRequests] > 0 }
+	if slices.ContainsFunc(plans, countsPlaces) {
 		r.notes = append(r.notes, notInFlight)
 	}
 	if r.planID == "" {

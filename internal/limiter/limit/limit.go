@@ -320,15 +320,7 @@ func (l *Limit) check(bad report) {
 	if len(l.Per) > MaxNameBytes {
 		bad("per", "longer than %d bytes", MaxNameBytes)
 	}
-	if l.Unit == "" {
-		l.Unit = Requests
-	}
-	if !ValidUnit(l.Unit) {
-		bad("unit", "%q is not %s", l.Unit, UnitGrammar)
-	}
-	if l.Unit == ConcurrentRequests && (len(l.Tiers) != 1 || l.Tiers[0].Algorithm != SlidingBuckets) {
-		bad("unit", "%s need one tier of %s", l.Unit, SlidingBuckets)
-	}
+	l.checkUnit(bad)
 	if l.Mode > Off {
 		bad("mode", "%s is not a mode", l.Mode)
 	}
@@ -349,6 +341,19 @@ func (l *Limit) check(bad report) {
 	}
 	if n := len(l.Tiers); n < 1 || n > MaxTiers {
 		bad("tiers", "%d tiers, want 1..%d", n, MaxTiers)
+	}
+}
+
+// checkUnit validates what the limit counts.
+func (l *Limit) checkUnit(bad report) {
+	if l.Unit == "" {
+		l.Unit = Requests
+	}
+	if !ValidUnit(l.Unit) {
+		bad("unit", "%q is not %s", l.Unit, UnitGrammar)
+	}
+	if l.Unit == ConcurrentRequests && (len(l.Tiers) != 1 || l.Tiers[0].Algorithm != SlidingBuckets) {
+		bad("unit", "%s need one tier of %s", l.Unit, SlidingBuckets)
 	}
 }
 

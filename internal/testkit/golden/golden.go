@@ -22,7 +22,7 @@ func Check(tb testing.TB, name, got string) {
 func CheckFile(tb testing.TB, path, got string) {
 	tb.Helper()
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
 			tb.Fatal(err)
 		}
 	}
