@@ -49,6 +49,7 @@ const (
 	overageDropped     fault = "what was used beyond a receipt is not charged"
 	overageCapped      fault = "what was used beyond a receipt is charged up to the limit only"
 	overageInOldWindow fault = "what was used beyond a receipt is charged to the window of the receipt"
+	placeOfAnother     fault = "a place that is given back late frees another one"
 	refundTwice        fault = "a repeated refund gives the units back again"
 	refundWhole        fault = "a partial refund gives everything"
 	refundNever        fault = "a refund gives nothing"
@@ -559,7 +560,8 @@ func (n *naive) giveBack(r *limit.Receipt, used []int64, now time.Time, out *lim
 			units = e.Units
 		}
 		at := now.UnixMicro()
-		if n.fault == refundOtherWindow {
+		isPlace := e.Tier.Limit().Unit == limit.ConcurrentRequests
+		if n.fault == refundOtherWindow || n.fault == placeOfAnother && isPlace {
 			n.uncharge(e.Tier, s, e.Units)
 			out.Returned[i] = e.Units
 			continue
@@ -621,6 +623,7 @@ func TestBrokenStores(t *testing.T) {
 		{overageDropped, "a settlement corrects each limit by itself"},
 		{overageCapped, "what was used beyond a receipt is charged, also above the limit"},
 		{overageInOldWindow, "what was used beyond a receipt counts from now"},
+		{placeOfAnother, "a place is renewed although all are taken, and freed once"},
 		{refundTwice, "a refund happens once"},
 		{refundWhole, "a refund gives back part"},
 		{refundNever, "anonymous values beyond the bound share many counters"},
