@@ -70,9 +70,6 @@ func (k *Keeper) Take(r *limit.Receipt) *Places {
 // add adds a receipt that can be settled for as long as one of its places counts.
 func (p *Places) add(r *limit.Receipt) {
 	entries, end := r.Entries(), int64(0)
-	if len(entries) == 0 { // the store was away, and the limits are open then
-		return
-	}
 	for i := range entries {
 		end = max(end, entries[i].Params().End)
 	}
@@ -132,8 +129,11 @@ func (p *Places) renew(ctx context.Context) error {
 	if !d.Allowed {
 		return errors.New("renew a place: the store does not answer, and its limit is closed then")
 	}
-	old := len(p.receipts)
-	p.add(d.Receipt())
+	r, old := d.Receipt(), len(p.receipts)
+	if len(r.Entries()) == 0 { // the store is away, and the limits are open then: the old place counts while it can
+		return nil
+	}
+	p.add(r)
 	_, err := p.giveBack(ctx, old)
 	return err
 }
