@@ -125,9 +125,15 @@ func (b *tokenBucket) setLevel(s *State, asOf, level int64) {
 			is.grains, is.rate = b.burst*den+scaledUp(-level, num, b.num), was.rate
 		}
 	}
-	is.write(s)
-	if x := s.extra; x != nil && x.refunds.Total > 0 && is.rate != was.rate {
-		x.refunds = x.refunds.plus(refundEra, asOf)
+	is.replace(s)
+}
+
+// replace writes what is missing now. If that is by another rate than before, see setLevel.
+func (m bucketMissing) replace(s *State) {
+	was := s.bucketMissing()
+	m.write(s)
+	if x := s.extra; x != nil && x.refunds.Total > 0 && m.rate != was.rate {
+		x.refunds = x.refunds.plus(refundEra, m.asOf)
 	}
 }
 
@@ -603,6 +609,17 @@ func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) int64 {
 	}
 	seen := b.seenAt(s, now)
 	b.closeSlot(s, seen)
+	was := s.bucketMissing()
+	num, den := lowestTerms(max(was.rate, 1), b.period)
+	if at == AtDecision && seen.level < 0 && was.rate > b.rate && was.grains/den >= b.burst {
+		// The bucket misses more than the burst by a faster rate, see missing. In grains of this rate the units would
+		// be more of those that the faster one counts.
+		is := bucketMissing{seen.asOf, b.burst*den + scaledUp(-seen.level, num, b.num), was.rate}
+		units = min(units, max(0, maxExact-is.grains)/den)
+		is.grains += units * den
+		is.replace(s)
+		return units
+	}
 	lowest := -b.full
 	if at == AtDecision {
 		lowest = min(lowest, b.full-maxExact)
@@ -612,7 +629,11 @@ func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) int64 {
 	if units <= (seen.level-lowest)/b.den {
 		level = seen.level - units*b.den
 	}
-	b.setLevel(s, seen.asOf, level)
+	if at == AtDecision { // below zero because of these units, and not by a faster rate
+		bucketMissing{seen.asOf, b.full - level, b.rate}.replace(s)
+	} else {
+		b.setLevel(s, seen.asOf, level)
+	}
 	return (seen.level - level) / b.den
 }
 

@@ -310,6 +310,40 @@ func (c *counter) charge(t *limit.Tier, now, cost int64) *spend {
 	return s
 }
 
+// chargeMore charges what was used beyond a receipt of the tier, and returns how much of it the counter can hold.
+func (c *counter) chargeMore(t *limit.Tier, now, units int64) int64 {
+	if t.Algorithm == limit.SlidingWindow { // whose count has a bound, because it is multiplied
+		period := t.Period.Microseconds()
+		present := c.sum(func(at int64) bool { return floorDiv(at, period) == floorDiv(now, period) })
+		units = min(units, max(0, limit.MaxSlidingUnits-present))
+	}
+	before, beyond := c.tier, new(big.Rat)
+	if t.Algorithm == limit.TokenBucket && c.missing != nil && t.Threshold < before.Threshold {
+		beyond.Neg(c.levelOf(t, now))
+	}
+	tier := *t
+	c.charge(&tier, now, units).over = true
+	if beyond.Sign() > 0 {
+		// More is missing than the burst, by the faster rate of another limit, at which it goes on to refill. It is
+		// written by this rate, read by the tier's, and written again, each time rounded up.
+		faster := big.NewRat(before.Threshold, t.Threshold)
+		slower := new(big.Rat).Inv(faster)
+		missing := roundedUp(beyond.Mul(beyond, faster), &before)
+		missing.Add(missing, rat(units))
+		missing = roundedUp(missing.Mul(missing, slower), t)
+		missing = roundedUp(missing.Mul(missing, faster), &before)
+		c.missing, c.tier = missing.Add(missing, rat(t.Burst)), before
+	}
+	return units
+}
+
+// roundedUp rounds units up to what the tier's rate can count, see levelOf.
+func roundedUp(units *big.Rat, t *limit.Tier) *big.Rat {
+	den := new(big.Rat).SetInt(new(big.Rat).Quo(rat(t.Threshold), rat(t.Period.Microseconds())).Denom())
+	up := new(big.Rat).SetInt(floor(units.Neg(units.Mul(units, den))))
+	return up.Quo(up.Neg(up), den)
+}
+
 // nextFreeAfter returns when the next charge is admitted after s, if s had that many units.
 func (c *counter) nextFreeAfter(s *spend, units int64) *big.Rat {
 	return new(big.Rat).Add(rat(s.at), new(big.Rat).Quo(rat(units), rate(&s.tier)))
@@ -389,20 +423,21 @@ func (m *Model) Refund(o *Outcome, units, now int64) []int64 {
 	return out
 }
 
-// Settle corrects what the outcome charged to what was used. Units beyond are charged now.
-func (m *Model) Settle(o *Outcome, used []int64, now int64) (returned, charged []int64) {
-	returned, charged = make([]int64, len(o.receipt)), make([]int64, len(o.receipt))
+// Settle corrects what the outcome charged to what was used. Units beyond are charged now, or are more than the counter
+// can hold.
+func (m *Model) Settle(o *Outcome, used []int64, now int64) (returned, charged, uncharged []int64) {
+	n := len(o.receipt)
+	returned, charged, uncharged = make([]int64, n), make([]int64, n), make([]int64, n)
 	for i, e := range o.receipt {
 		switch more := used[i] - e.spend.cost; {
 		case more > 0:
-			t := e.spend.tier
-			e.counter.charge(&t, now, more).over = true
-			charged[i] = more
+			charged[i] = e.counter.chargeMore(&e.spend.tier, now, more)
+			uncharged[i] = more - charged[i]
 		case more < 0:
 			returned[i] = e.refund(-more, now)
 		}
 	}
-	return returned, charged
+	return returned, charged, uncharged
 }
 
 func (e entry) refund(units, now int64) int64 {

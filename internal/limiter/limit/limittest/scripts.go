@@ -349,15 +349,16 @@ func (w *world) settle(m *made) {
 		}
 	}
 	got := w.s.settle(time.UnixMicro(w.now), m.kept, used...)
-	returned, charged := make([]int64, len(used)), make([]int64, len(used))
+	none := make([]int64, len(used))
+	returned, charged, uncharged := none, none, none
 	expired := w.now >= m.d.Now+keptInScripts.Microseconds()
 	if !m.refunded && !expired {
-		returned, charged = w.model.Settle(m.o, used, w.now)
+		returned, charged, uncharged = w.model.Settle(m.o, used, w.now)
 	}
 	w.log("%s settle %d of the charge at +%d: %+v", m.d.Owner.Name, used, m.d.Now-Start.UnixMicro(), got)
 	if !slices.Equal(got.Returned, returned) || !slices.Equal(got.Charged, charged) ||
-		!slices.Equal(got.Uncharged, make([]int64, len(used))) {
-		w.differ("settlement", got, fmt.Sprint(returned, " returned, ", charged, " charged"))
+		!slices.Equal(got.Uncharged, uncharged) {
+		w.differ("settlement", got, fmt.Sprint(returned, " returned, ", charged, " charged, ", uncharged, " not"))
 	}
 	if len(used) > 0 && (got.Expired != expired || got.Repeated != (m.refunded && !expired)) {
 		w.differ("expired and repeated", fmt.Sprint(got.Expired, got.Repeated), fmt.Sprint(expired, m.refunded))

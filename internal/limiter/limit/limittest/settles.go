@@ -14,6 +14,7 @@ var settleCases = []testCase{
 	{"a settlement corrects each limit by itself", testSettleEach},
 	{"what was used beyond a receipt is charged, also above the limit", testOverage},
 	{"what was used beyond a receipt counts from now", testOverageLater},
+	{"what was used beyond a receipt is as many units of a bucket that was raised since", testOverageAfterARaise},
 	{"a settlement happens once", testSettleOnce},
 	{"a kept receipt is settled until its time ends", testSettleKept},
 	{"a use that does not fit its receipt settles nothing", testBadUse},
@@ -112,6 +113,21 @@ func testOverageLater(tb testing.TB, c Config) {
 			s.Errorf("6 units were used beyond a receipt, and %d of %d remain, want %d", left, before, before-6)
 		}
 	})
+}
+
+func testOverageAfterARaise(tb testing.TB, c Config) {
+	s := newSubject(tb, c)
+	bucket := func(rate, burst int64) *limit.Limit {
+		return build(tb, limit.Limit{ID: "tokens", Unit: "tokens", MaxCost: 50, Tiers: []limit.Tier{{
+			Algorithm: limit.TokenBucket, Threshold: rate, Burst: burst, Period: time.Minute}}})
+	}
+	before, raised := bucket(10, 2), bucket(1000, 100)
+	r := kept(s.allowed(Start, charge(before, 2)))
+	s.allowed(Start, charge(raised, 50))
+	s.wantSettled("22 used of 2, after a raise", s.settle(Start, r, 22), 0, 20)
+	if left := s.remaining(Start, raised); left != 28 {
+		s.Errorf("%d of 100 units remain after 2, 50 and 20, want 28", left)
+	}
 }
 
 func testSettleOnce(tb testing.TB, c Config) {

@@ -411,10 +411,23 @@ local function decide(text, first)
         end
         if adjust > 0 and (now - adjust_at) * num < full then
           local lowest, less = -full, units - adjust * den -- a product beyond 2^53 is below lowest in any case
-          if adjust_at == AT_DECISION and full - MOST_GRAINS < lowest then lowest = full - MOST_GRAINS end
-          if less >= lowest then units = less elseif units > lowest then units = lowest end
-          if was_over and m > rate and units < 0 then -- the core writes this level before it decides: it rounds twice
-            units = -seldom().scaled_up(seldom().scaled_up(-units, old_num, num), num, old_num)
+          local beyond = was_over and m > rate and units < 0 and adjust_at == AT_DECISION
+          if beyond then -- the units are grains of the faster rate, by which more than the burst is missing
+            local burst = full / den * old_den
+            local g = burst + seldom().scaled_up(-units, old_num, num)
+            local room = MOST_GRAINS > g and MOST_GRAINS - g or 0
+            room = (room - room % old_den) / old_den
+            g = g + (adjust < room and adjust or room) * old_den
+            units = -seldom().scaled_up(g - burst, num, old_num)
+          else
+            if adjust_at == AT_DECISION then
+              was_over = false
+              if full - MOST_GRAINS < lowest then lowest = full - MOST_GRAINS end
+            end
+            if less >= lowest then units = less elseif units > lowest then units = lowest end
+            if was_over and m > rate and units < 0 then -- the core writes this level before it decides: it rounds twice
+              units = -seldom().scaled_up(seldom().scaled_up(-units, old_num, num), num, old_num)
+            end
           end
         end
         admits = fits and (need == 0 or units >= need)
