@@ -134,7 +134,7 @@ func (r *reader) singleTier(o object, a field[limit.Algorithm], layer string) []
 // holdFor, and an eighth of it more.
 const placeBuckets = 8
 
-// leastHold is the shortest holdFor. Places are renewed each third of it.
+// leastHold is the shortest holdFor. Places are renewed every quarter of it.
 const leastHold = time.Second
 
 // places reads the form of a limit on requests in flight: concurrency and holdFor.

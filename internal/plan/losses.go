@@ -166,7 +166,7 @@ func (c *comparison) tiers(old, now *Effective) {
 // burst that differs from its rate.
 func (c *comparison) tier(t, o *limit.Tier, burst bool) {
 	name := o.Algorithm.AmountField()
-	if o.Limit().Unit == limit.ConcurrentRequests {
+	if o.Limit().CountsPlaces() {
 		name = formNames[formPlaces]
 	}
 	rises, goes := "rises", "goes"

@@ -63,7 +63,9 @@ func newEngine(o *Options, from *TenantFrom, planID string, defaults *plan.Set) 
 	}
 	e.first.origin = originIP
 	e.attrs.Path = &e.path
-	e.attrs.Costs = map[string]int64{limit.ConcurrentRequests: 0} // see notInFlight
+	if countsPlaces(o.Config) {
+		e.attrs.Costs = map[string]int64{limit.ConcurrentRequests: 0} // see notInFlight
+	}
 	return e, nil
 }
 

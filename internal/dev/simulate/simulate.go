@@ -115,8 +115,7 @@ func (r *replay) resolve() error {
 		r.notes = append(r.notes, fmt.Sprintf("the plans file has no tenants and one plan, so every tenant gets "+
 			"plan %s", r.planID))
 	}
-	countsPlaces := func(p *plan.Plan) bool { return p.Set().UnitCosts()[limit.ConcurrentRequests] > 0 }
-	if slices.ContainsFunc(plans, countsPlaces) {
+	if countsPlaces(r.Config) {
 		r.notes = append(r.notes, notInFlight)
 	}
 	if r.planID == "" {
@@ -132,6 +131,13 @@ func (r *replay) resolve() error {
 }
 
 const notInFlight = "limits with concurrency are left out: the logs do not say when a request has ended"
+
+// countsPlaces reports whether a plan limits requests in flight.
+func countsPlaces(c *plan.Config) bool {
+	return slices.ContainsFunc(c.Plans(), func(p *plan.Plan) bool {
+		return p.Set().UnitCosts()[limit.ConcurrentRequests] > 0
+	})
+}
 
 // checkFixed returns an error if all requests are of one fixed tenant and this tenant has no limits: every request
 // would be refused.

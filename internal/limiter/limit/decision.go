@@ -142,8 +142,8 @@ func (d *Decision) Binding() *Result {
 		switch {
 		case least == nil:
 			least = r
-		case r.isPlace() != least.isPlace(): // places come back, so clients need not be told how few are left
-			if least.isPlace() {
+		case r.Limit().CountsPlaces() != least.Limit().CountsPlaces(): // clients need not wait for places, which come back
+			if least.Limit().CountsPlaces() {
 				least = r
 			}
 		case lessLeft(r, least):
@@ -152,8 +152,6 @@ func (d *Decision) Binding() *Result {
 	}
 	return least
 }
-
-func (r *Result) isPlace() bool { return r.Tier.limit.Unit == ConcurrentRequests }
 
 // lessLeft reports whether Remaining/Capacity of a is below that of b. It multiplies in 128 bits, and so never rounds.
 func lessLeft(a, b *Result) bool {

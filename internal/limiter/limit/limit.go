@@ -268,7 +268,7 @@ func New(l Limit) (*Limit, error) {
 	})
 	out.compiled, out.valued, out.idHash = true, out.Per != PerTenant, hashText(out.ID)
 	out.usable = out.Mode != Off
-	if t := out.Tiers[0]; out.Unit == ConcurrentRequests && t.Threshold < MaxUnits {
+	if t := out.Tiers[0]; out.CountsPlaces() && t.Threshold < MaxUnits {
 		open := out
 		open.Tiers = []Tier{{Algorithm: t.Algorithm, Period: t.Period, Buckets: t.Buckets, Threshold: MaxUnits}}
 		renewal, err := New(open)
@@ -279,6 +279,9 @@ func New(l Limit) (*Limit, error) {
 	}
 	return &out, nil
 }
+
+// CountsPlaces reports whether l limits requests in flight, each of which takes a place: see ConcurrentRequests.
+func (l *Limit) CountsPlaces() bool { return l.Unit == ConcurrentRequests }
 
 // Renewal returns, of a limit on ConcurrentRequests, the limit that renews a place: it has the same counters, and never
 // denies. The place of a request that goes on is charged anew before the old one is given back. So the request never
@@ -352,7 +355,7 @@ func (l *Limit) checkUnit(bad report) {
 	if !ValidUnit(l.Unit) {
 		bad("unit", "%q is not %s", l.Unit, UnitGrammar)
 	}
-	if l.Unit == ConcurrentRequests && (len(l.Tiers) != 1 || l.Tiers[0].Algorithm != SlidingBuckets) {
+	if l.CountsPlaces() && (len(l.Tiers) != 1 || l.Tiers[0].Algorithm != SlidingBuckets) {
 		bad("unit", "%s need one tier of %s", l.Unit, SlidingBuckets)
 	}
 }

@@ -293,13 +293,9 @@ func (r *Receipt) Overage(used []int64) *Overage {
 		if o == nil {
 			o = &Overage{Request: Request{Owner: r.owner}}
 		}
-		first := o.lease(e)
-		for j := range e.Tier.limit.Tiers {
-			if &e.Tier.limit.Tiers[j] == e.Tier {
-				o.Leases[first+j] = LeaseRequest{Correction: used[i] - e.Units, CorrectionAt: AtDecision}
-				o.entries[first+j] = i
-			}
-		}
+		at := o.lease(e) + e.Counter().Tier
+		o.Leases[at] = LeaseRequest{Correction: used[i] - e.Units, CorrectionAt: AtDecision}
+		o.entries[at] = i
 	}
 	return o
 }

@@ -36,7 +36,7 @@ func newSlidingBuckets(t *Tier, l *Limit, bad report) algorithm {
 	n, period := int64(t.Buckets), t.Period.Microseconds()
 	width := ceilDiv(period, n)
 	return &slidingBuckets{log{threshold: t.Threshold, period: period, width: width, lasts: (n + 1) * width}, n,
-		l.Unit == ConcurrentRequests}
+		l.CountsPlaces()}
 }
 
 func (b *slidingBuckets) evaluate(s *State, now int64, r *Result) bool {

@@ -119,16 +119,27 @@ func (m bucketMissing) write(s *State) { s.a, s.b, s.c = m.asOf, m.grains, m.rat
 // ever refunded has no total that could say so: its receipts are refused while another rate applies, and are valid
 // again if the old rate comes back.
 func (b *tokenBucket) setLevel(s *State, asOf, level int64) {
-	was, is := s.bucketMissing(), bucketMissing{asOf, b.full - level, b.rate}
-	if level < 0 && was.rate > b.rate {
-		if num, den := lowestTerms(was.rate, b.period); was.grains/den >= b.burst {
-			is.grains, is.rate = b.burst*den+scaledUp(-level, num, b.num), was.rate
-		}
+	is, _, keeps := b.byFasterRate(s.bucketMissing(), asOf, level)
+	if !keeps {
+		is = bucketMissing{asOf, b.full - level, b.rate}
 	}
 	is.replace(s)
 }
 
-// replace writes what is missing now. If that is by another rate than before, see setLevel.
+// byFasterRate returns what a bucket of the given level misses, in grains of the rate of its state, and how many of these
+// are a unit. It returns false if the state need not keep that rate, see setLevel.
+func (b *tokenBucket) byFasterRate(was bucketMissing, asOf, level int64) (is bucketMissing, den int64, keeps bool) {
+	if level >= 0 || was.rate <= b.rate {
+		return bucketMissing{}, 0, false
+	}
+	num, den := lowestTerms(was.rate, b.period)
+	if was.grains/den < b.burst {
+		return bucketMissing{}, 0, false
+	}
+	return bucketMissing{asOf, b.burst*den + scaledUp(-level, num, b.num), was.rate}, den, true
+}
+
+// replace writes what is missing. If the rate changes, receipts from before give nothing back, see setLevel.
 func (m bucketMissing) replace(s *State) {
 	was := s.bucketMissing()
 	m.write(s)
@@ -609,16 +620,15 @@ func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) int64 {
 	}
 	seen := b.seenAt(s, now)
 	b.closeSlot(s, seen)
-	was := s.bucketMissing()
-	num, den := lowestTerms(max(was.rate, 1), b.period)
-	if at == AtDecision && seen.level < 0 && was.rate > b.rate && was.grains/den >= b.burst {
-		// The bucket misses more than the burst by a faster rate, see missing. In grains of this rate the units would
-		// be more of those that the faster one counts.
-		is := bucketMissing{seen.asOf, b.burst*den + scaledUp(-seen.level, num, b.num), was.rate}
-		units = min(units, max(0, maxExact-is.grains)/den)
-		is.grains += units * den
-		is.replace(s)
-		return units
+	if at == AtDecision {
+		// The state counts grains of a faster rate. The units are added as such grains: as grains of the present rate,
+		// they would be scaled up with what is missing beyond the burst, and become more units.
+		if is, den, keeps := b.byFasterRate(s.bucketMissing(), seen.asOf, seen.level); keeps {
+			units = min(units, max(0, maxExact-is.grains)/den)
+			is.grains += units * den
+			is.replace(s)
+			return units
+		}
 	}
 	lowest := -b.full
 	if at == AtDecision {
@@ -629,7 +639,7 @@ func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) int64 {
 	if units <= (seen.level-lowest)/b.den {
 		level = seen.level - units*b.den
 	}
-	if at == AtDecision { // below zero because of these units, and not by a faster rate
+	if at == AtDecision { // a level below zero comes from these units alone, so setLevel must not scale it
 		bucketMissing{seen.asOf, b.full - level, b.rate}.replace(s)
 	} else {
 		b.setLevel(s, seen.asOf, level)

@@ -426,7 +426,7 @@ func (f *Fallback) addPending(req *limit.Request, now time.Time, x *scratch, cau
 		c := &req.Charges[i]
 		switch {
 		case x.parts[i] == nil: // not enforced
-		case c.Limit.Unit == limit.ConcurrentRequests: // requests that are still in flight renew their places
+		case c.Limit.CountsPlaces(): // requests that are still in flight renew their places
 		case full:
 			f.dropped.Add(c.Cost * int64(len(c.Limit.Tiers)))
 		default:

@@ -102,7 +102,7 @@ func partOf(l *limit.Limit, instances int64, now time.Time) (*part, error) {
 		}
 		p.tiers[i] = tp
 		out.Tiers[i] = tp.bucket()
-		if l.Unit == limit.ConcurrentRequests { // places come back, which a bucket cannot do
+		if l.CountsPlaces() { // places come back, which a bucket cannot do
 			out.Tiers[i] = limit.Tier{Algorithm: t.Algorithm, Threshold: tp.units, Period: t.Period, Buckets: t.Buckets}
 		}
 		out.Tiers[i].Ordinal = i

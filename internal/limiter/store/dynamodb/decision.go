@@ -212,7 +212,7 @@ func (d *decision) updateTime() {
 // confirmDenial completes a denial. It reads the items whose copies are too old to deny by, and all items if a place of
 // a request in flight is denied, which may come back at any moment. It reports false if the cost fits after all.
 func (d *decision) confirmDenial(ctx context.Context) (bool, error) {
-	ofPlace := func(r limit.Result) bool { return !r.Admits && r.Limit().Unit == limit.ConcurrentRequests }
+	ofPlace := func(r limit.Result) bool { return !r.Admits && r.Limit().CountsPlaces() }
 	for {
 		all := slices.ContainsFunc(d.eval.Results, ofPlace)
 		hasRead, err := d.readItems(ctx, func(it *item) bool {

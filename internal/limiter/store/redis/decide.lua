@@ -412,13 +412,13 @@ local function decide(text, first)
         if adjust > 0 and (now - adjust_at) * num < full then
           local lowest, less = -full, units - adjust * den -- a product beyond 2^53 is below lowest in any case
           local beyond = was_over and m > rate and units < 0 and adjust_at == AT_DECISION
-          if beyond then -- the units are grains of the faster rate, by which more than the burst is missing
+          if beyond then -- as in package limit, the units are added as grains of the faster rate
             local burst = full / den * old_den
-            local g = burst + seldom().scaled_up(-units, old_num, num)
-            local room = MOST_GRAINS > g and MOST_GRAINS - g or 0
+            local lacks = burst + seldom().scaled_up(-units, old_num, num) -- grains of that rate until it is full
+            local room = MOST_GRAINS > lacks and MOST_GRAINS - lacks or 0
             room = (room - room % old_den) / old_den
-            g = g + (adjust < room and adjust or room) * old_den
-            units = -seldom().scaled_up(g - burst, num, old_num)
+            lacks = lacks + (adjust < room and adjust or room) * old_den
+            units = -seldom().scaled_up(lacks - burst, num, old_num)
           else
             if adjust_at == AT_DECISION then
               was_over = false
