@@ -120,7 +120,7 @@ func TestBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queue{delay: 20 * time.Millisecond, mostReceives: 1}
 		messages := 3000
-		if soak.RaceEnabled { // in a bubble with so many, the race detector of Go 1.26 itself crashes in one run of three
+		if soak.RaceEnabled { // with so many, the race detector of Go 1.26 itself crashes in one run of three
 			messages = 100
 		}
 		q.send(messages)

@@ -31,7 +31,7 @@ const (
 
 // Config sets up a [Breaker].
 type Config struct {
-	Name string // of what is called, for errors and the log
+	Name string // of the service that is called; errors and log lines contain it
 
 	// Cooldown is how long no call is made once the breaker is open; 0 means 1 s. Each probe that fails doubles it, up
 	// to MaxCooldown; 0 means 4 s. Then up to a fifth is added at random, so that instances which lost a store together
@@ -118,7 +118,7 @@ func New(config Config) *Breaker {
 	return &Breaker{config: config, refusal: fmt.Errorf("%s: %w", config.Name, ErrOpen), now: config.Runtime.Read}
 }
 
-// Name returns the name of what is called.
+// Name returns Config.Name.
 func (b *Breaker) Name() string { return b.config.Name }
 
 // State returns the present state.
