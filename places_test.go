@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 // flights limits requests in flight, and counts all of them.
@@ -37,7 +40,7 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-// begin takes a place, and fails the test if there is none.
+// begin starts a request, which takes a place. It fails the test if no place is free.
 func begin(t *testing.T, l *sluice.Limiter) sluice.Reservation {
 	t.Helper()
 	d := l.Decide(t.Context(), acme, sluice.Request{})
@@ -77,7 +80,11 @@ func wantFree(t *testing.T, l *sluice.Limiter, when string, want int) {
 func TestPlaces(t *testing.T) {
 	inFlight(t, func(t *testing.T, l *sluice.Limiter) {
 		wantFree(t, l, "at first", 2)
-		first, second := begin(t, l), begin(t, l)
+		admitted := l.Decide(t.Context(), acme, sluice.Request{})
+		if admitted.Limit != "rpd" {
+			t.Errorf("an admitted request is told of %s, want rpd: nobody need wait for places", admitted.Limit)
+		}
+		first, second := admitted.Reservation(), begin(t, l)
 		release := l.Hold(first)
 		wantFree(t, l, "with two requests", 0)
 		release()
@@ -189,6 +196,54 @@ func TestPlaceAndTokens(t *testing.T) {
 			t.Errorf("a request of two places: %+v", d)
 		}
 	})
+}
+
+// placesAway is a store that cannot settle places.
+type placesAway struct{ faulty }
+
+func (s placesAway) Backend() store.Backend {
+	return store.Backend{Name: "faulty", Counters: s, Keeper: s}
+}
+
+func (s placesAway) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
+	if e := r.Entries(); len(e) > 0 && e[0].Tier.Limit().CountsPlaces() {
+		return limit.Settlement{}, memorytest.ErrAway
+	}
+	return s.faulty.Settle(ctx, r, used, now)
+}
+
+// Guarantees that tokens are settled although the place cannot be given back, and that the caller is told of that.
+func TestSettleWithoutPlaces(t *testing.T) {
+	l := open(t, flights, func(c *sluice.Config) {
+		c.Store, c.NoLeases = placesAway{faulty{memorytest.NewFaulty(t)}}, true
+	})
+	_, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 300}, time.Hour)
+	if got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 100}); !errors.Is(err, sluice.ErrReservation) ||
+		got.Returned["tpd"] != 200 {
+		t.Errorf("Settle = %+v, %v; want 200 tokens returned, and an error about the place", got, err)
+	}
+}
+
+// Guarantees that an update of a reservation takes no place of a limit that the plan has had since then: nobody would
+// give it back.
+func TestUpdateTakesNoPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "plans.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(strings.Replace(flights, "      - { id: in-flight, concurrency: 2, holdFor: 30s }\n", "", 1))
+	l := open(t, "", func(c *sluice.Config) { c.PlansData, c.Plans = nil, []string{path} })
+	_, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 300}, time.Hour)
+	write(flights)
+	if err := l.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Update(t.Context(), r, sluice.Costs{"tokens": 400}, time.Hour); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	wantFree(t, l, "after an update", 2)
 }
 
 // Guarantees that a program may give back places by release and settle the rest afterwards.

@@ -93,7 +93,7 @@ func (l *Limiter) badTime(ttl time.Duration) Decision {
 // so far: it may turn out to use some.
 func (l *Limiter) reserved(a *authorizer.Answer, req *authorizer.Request, ttl time.Duration) Reservation {
 	part, units := a.Receipt()
-	places := (&inflight.Keeper{Store: l.store, Now: l.c.Now, Log: l.c.Log}).Take(part)
+	places := l.places.Take(part)
 	part.KeepFor(ttl)
 	res := &reservation{limiter: l, request: *req, units: units, costs: Costs{}, parts: []*limit.Receipt{part},
 		places: places}
@@ -106,6 +106,19 @@ func (l *Limiter) reserved(a *authorizer.Answer, req *authorizer.Request, ttl ti
 // Reservation returns what the decision has charged, if [Request.ReserveFor] is set, or if the request takes a place of
 // a limit with concurrency: see [Limiter.Hold].
 func (d *Decision) Reservation() Reservation { return d.reservation }
+
+// Hold keeps the places that a request has taken of limits with concurrency, while the request is served: it renews
+// them every quarter of the shortest holdFor. Call release when the request has ended, also after a panic. It gives the
+// places back, as Settle and Cancel do, and changes nothing else of the reservation. A release that fails is made again
+// until holdFor is over. If r has no places, Hold does nothing.
+//
+// The middlewares call Hold for each request. If nobody does, the places come free after holdFor.
+func (l *Limiter) Hold(r Reservation) (release func()) {
+	if r.inner == nil {
+		return func() {}
+	}
+	return r.inner.places.Hold()
+}
 
 // Settle corrects what each limit was charged to what the request used of its unit. Unused units are given back, unless
 // the window in which they were charged is over. Units beyond the estimate are charged now, even if the limit is then

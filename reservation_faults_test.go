@@ -7,53 +7,24 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice"
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
-// faulty is a store that can be away, and that can lose the replies of settlements that it has made.
-type faulty struct {
-	limit.Store
+// faulty is a store of a limiter whose calls fail on demand.
+type faulty struct{ *memorytest.Faulty }
 
-	away, losesReplies bool
-}
-
-var errAway = errors.New("the store is away")
-
-func (f *faulty) Backend() store.Backend {
+func (f faulty) Backend() store.Backend {
 	return store.Backend{Name: "faulty", Counters: f, Keeper: f}
 }
 
-func (f *faulty) Keep(_ context.Context, _ string, value []byte) ([]byte, string, error) {
+func (f faulty) Keep(_ context.Context, _ string, value []byte) ([]byte, string, error) {
 	return value, "memory", nil
 }
 
-func (f *faulty) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	if f.away {
-		return errAway
-	}
-	return f.Store.Decide(ctx, req, now, d)
-}
-
-func (f *faulty) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
-	if f.away {
-		return limit.Settlement{}, errAway
-	}
-	out, err := f.Store.Settle(ctx, r, used, now)
-	if f.losesReplies {
-		return limit.Settlement{}, errAway
-	}
-	return out, err
-}
-
-func openFaulty(t *testing.T) (*sluice.Limiter, *faulty) {
+func openFaulty(t *testing.T) (*sluice.Limiter, faulty) {
 	t.Helper()
-	counters, err := memory.New(memory.Config{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &faulty{Store: counters}
+	f := faulty{memorytest.NewFaulty(t)}
 	return open(t, reservable, func(c *sluice.Config) { c.Store, c.NoLeases = f, true }), f
 }
 
@@ -62,13 +33,13 @@ func openFaulty(t *testing.T) (*sluice.Limiter, *faulty) {
 func TestReservationsWithLostReplies(t *testing.T) {
 	l, f := openFaulty(t)
 	_, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 500}, time.Minute)
-	f.losesReplies = true
+	f.LosesReplies.Store(true)
 	if _, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 300}); !errors.Is(err, sluice.ErrReservation) {
 		t.Errorf("Settle without a reply: %v", err)
 	}
-	f.losesReplies = false
+	f.LosesReplies.Store(false)
 	if _, err := l.Update(t.Context(), r, nil, time.Hour); !errors.Is(err, sluice.ErrReservationEnded) {
-		t.Errorf("Update of what is being settled: %v, want ErrReservationEnded", err)
+		t.Errorf("Update after a settlement has begun: %v, want ErrReservationEnded", err)
 	}
 	if got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 300}); err != nil || !got.Repeated {
 		t.Errorf("Settle again = %+v, %v; want Repeated", got, err)
@@ -76,11 +47,11 @@ func TestReservationsWithLostReplies(t *testing.T) {
 	wantLeft(t, l, 99, 700, 1000)
 
 	_, r = l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 500}, time.Minute)
-	f.losesReplies = true
+	f.LosesReplies.Store(true)
 	if _, err := l.Update(t.Context(), r, sluice.Costs{"tokens": 100}, time.Minute); err == nil {
 		t.Error("an update without a reply has no error")
 	}
-	f.losesReplies = false
+	f.LosesReplies.Store(false)
 	got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 400})
 	if err != nil || got.Charged["tpm"] != 300 {
 		t.Errorf("Settle after an update without a reply = %+v, %v; want 300 charged", got, err)
@@ -92,23 +63,23 @@ func TestReservationsWithLostReplies(t *testing.T) {
 func TestReservationsWithoutTheStore(t *testing.T) {
 	l, f := openFaulty(t)
 	_, r := l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 200}, time.Hour)
-	f.away = true
+	f.Away.Store(true)
 	if d, err := l.Update(t.Context(), r, sluice.Costs{"tokens": 300}, time.Hour); err != nil || !d.StoreFailed {
 		t.Fatalf("Update without the store: %+v, %v", d, err)
 	}
-	f.away = false
+	f.Away.Store(false)
 	if got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 300}); err != nil || len(got.Charged) > 0 {
 		t.Errorf("Settle of the estimate = %+v, %v; want no change", got, err)
 	}
 
-	f.away = true
+	f.Away.Store(true)
 	_, r = l.Reserve(t.Context(), acme, sluice.Request{}, sluice.Costs{"tokens": 200}, time.Hour)
 	if _, err := l.Update(t.Context(), r, sluice.Costs{"tokens": 100}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	f.away = false
+	f.Away.Store(false)
 	if got, err := l.Settle(t.Context(), r, sluice.Costs{"tokens": 60}); err != nil || got.Returned["tpd"] != 40 {
-		t.Errorf("Settle of what was lowered without the store = %+v, %v; want 40 returned", got, err)
+		t.Errorf("Settle after an update to less while the store was away = %+v, %v; want 40 returned", got, err)
 	}
 }
 
@@ -169,11 +140,8 @@ func TestUpdateOfAnAddress(t *testing.T) {
 // Guarantees that two reservations that an open limit admitted while the store was away do not share a name: each is
 // settled.
 func TestReservationsOfAnOpenLimit(t *testing.T) {
-	counters, err := memory.New(memory.Config{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &faulty{Store: counters, away: true}
+	f := faulty{memorytest.NewFaulty(t)}
+	f.Away.Store(true)
 	plans := "plans: [ { id: p, limits: [ { id: rpm, onStoreFailure: open, algorithm: fixed_window, threshold: 100, " +
 		"period: 1h }, { id: bytes, unit: bytes, cost: { default: 0 }, algorithm: fixed_window, threshold: 1000, " +
 		"period: 1h } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
@@ -186,7 +154,7 @@ func TestReservationsOfAnOpenLimit(t *testing.T) {
 		}
 		all = append(all, r)
 	}
-	f.away = false
+	f.Away.Store(false)
 	for i, r := range all {
 		if got, err := l.Settle(t.Context(), r, sluice.Costs{"bytes": 70}); err != nil || got.Charged["bytes"] != 70 {
 			t.Errorf("reservation %d: %+v, %v; want 70 bytes charged", i, got, err)

@@ -41,6 +41,7 @@ type Limiter struct {
 	shared     *addresskey.Names // nil unless the Store keeps the key that names addresses
 	measured   *measured         // nil without Config.Measure
 	mistakes   mistakes
+	places     *inflight.Keeper
 
 	closed  atomic.Bool
 	stop    context.CancelFunc
@@ -66,6 +67,7 @@ func New(c Config) (*Limiter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
+	l.places = &inflight.Keeper{Store: l.store, Now: l.c.Now, Log: l.c.Log}
 	if err := l.begin(tokens, addresses); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -313,6 +315,7 @@ func (l *Limiter) caller(who *Identity) (authorizer.Caller, error) {
 }
 
 // decide decides about the request. If keep is above 0, an allowed decision has a reservation that lasts for so long.
+// So has a request that takes a place, for at least as long as the place counts.
 func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool, keep time.Duration) Decision {
 	if l.closed.Load() {
 		return refusal(ErrClosed)

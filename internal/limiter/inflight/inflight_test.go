@@ -1,7 +1,6 @@
 package inflight_test
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"sync/atomic"
@@ -11,7 +10,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 const (
@@ -19,44 +18,9 @@ const (
 	holdFor  = 30 * time.Second
 )
 
-// faulty is a store that can be away, and that can lose the replies of what it has done.
-type faulty struct {
-	limit.Store
-
-	away, losesReplies atomic.Bool
-	open, settlesFail  atomic.Bool // decisions admit without charging; settlements fail
-}
-
-var errAway = errors.New("the store is away")
-
-func (f *faulty) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	if f.away.Load() {
-		return errAway
-	}
-	if f.open.Load() {
-		*d = limit.Decision{Allowed: true}
-		return nil
-	}
-	if err := f.Store.Decide(ctx, req, now, d); err != nil || !f.losesReplies.Load() {
-		return err
-	}
-	return errAway
-}
-
-func (f *faulty) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
-	if f.away.Load() || f.settlesFail.Load() {
-		return limit.Settlement{}, errAway
-	}
-	out, err := f.Store.Settle(ctx, r, used, now)
-	if f.losesReplies.Load() {
-		return limit.Settlement{}, errAway
-	}
-	return out, err
-}
-
 type fixture struct {
 	*testing.T
-	store  *faulty
+	store  *memorytest.Faulty
 	keeper *inflight.Keeper
 	req    *limit.Request
 }
@@ -65,16 +29,12 @@ type fixture struct {
 func run(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		counters, err := memory.New(memory.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
 		l, err := limit.New(limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
 			Algorithm: limit.SlidingBuckets, Threshold: capacity, Period: holdFor, Buckets: 8}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := &fixture{T: t, store: &faulty{Store: counters}}
+		f := &fixture{T: t, store: memorytest.NewFaulty(t)}
 		f.keeper = &inflight.Keeper{Store: f.store, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 		f.req = &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
 			Charges: []limit.Charge{{Limit: l, Cost: 1}}}
@@ -114,8 +74,8 @@ func pass(d time.Duration) {
 func TestRenewalsFail(t *testing.T) {
 	run(t, func(f *fixture) {
 		release := f.take().Hold()
-		for name, fail := range map[string]*atomic.Bool{"away": &f.store.away, "loses replies": &f.store.losesReplies,
-			"open": &f.store.open, "settlements fail": &f.store.settlesFail} {
+		for name, fail := range map[string]*atomic.Bool{"away": &f.store.Away, "loses replies": &f.store.LosesReplies,
+			"open": &f.store.Open, "settlements fail": &f.store.SettlesFail} {
 			for range 20 {
 				fail.Store(true)
 				pass(holdFor / 2)
@@ -137,10 +97,10 @@ func TestRenewalsFail(t *testing.T) {
 func TestReleasesFail(t *testing.T) {
 	run(t, func(f *fixture) {
 		other := f.take()
-		for _, fail := range []*atomic.Bool{&f.store.away, &f.store.losesReplies} {
+		for _, fail := range []*atomic.Bool{&f.store.Away, &f.store.LosesReplies} {
 			p := f.take()
 			fail.Store(true)
-			if _, err := p.Release(f.Context()); !errors.Is(err, errAway) {
+			if _, err := p.Release(f.Context()); !errors.Is(err, memorytest.ErrAway) {
 				f.Errorf("Release: %v, want the store's error", err)
 			}
 			fail.Store(false)
@@ -187,7 +147,7 @@ func TestReleasedLater(t *testing.T) {
 	run(t, func(f *fixture) {
 		p := f.take()
 		release := p.Hold()
-		f.store.settlesFail.Store(true)
+		f.store.SettlesFail.Store(true)
 		for range 100 {
 			pass(holdFor)
 		}
@@ -195,7 +155,7 @@ func TestReleasedLater(t *testing.T) {
 			t.Errorf("%d receipts are kept, want those of one holdFor", n)
 		}
 		release()
-		f.store.settlesFail.Store(false)
+		f.store.SettlesFail.Store(false)
 		pass(holdFor / 4)
 		f.wantTaken("after the release was made again", 0)
 	})

@@ -279,8 +279,13 @@ func testPlaces(tb testing.TB, c Config) {
 			s.Errorf("a place is given back after %d s: %+v, %v; want %d returned", seconds, got, err, want)
 		}
 	}
-	first, dead := kept(s.allowed(at(0), request...)), kept(s.allowed(at(1), request...))
-	d := s.denied(at(1), request...)
+	d := s.allowed(at(0), request...)
+	if r, soon := &d.Results[0], at(1).UnixMicro(); r.ResetAt() > soon || r.MoreAt() > soon {
+		s.Errorf("a place is taken: ResetAt is %d and MoreAt %d, want at most a second from now, %d", r.ResetAt(),
+			r.MoreAt(), soon)
+	}
+	first, dead := kept(d), kept(s.allowed(at(1), request...))
+	d = s.denied(at(1), request...)
 	if wait := d.RetryAt - at(1).UnixMicro(); wait <= 0 || wait > time.Second.Microseconds() {
 		s.Errorf("all places are taken, and RetryAt is in %d µs, want at most a second", wait)
 	}
