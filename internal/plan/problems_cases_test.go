@@ -200,6 +200,8 @@ func limitCases() []problemCase {
 
 func tenantCases() []problemCase {
 	cases := []problemCase{
+		{"override cost of concurrency", "plans: [{id: p, limits: [{id: a, concurrency: 8, holdFor: 30s}]}]\n" +
+			"tenants: [{id: t, plan: p, overrides: [{id: a, cost: ▸5}]}]\n"},
 		{"override makes the plan's burst impossible", "plans: [{id: p, limits: [{id: a, algorithm: token_bucket, " +
 			"rate: 1000, period: 1s, burst: 100000000000}]}]\n" +
 			"tenants: [{id: t, plan: p, overrides: [▸{id: a, rate: 1000003}]}]\n"},

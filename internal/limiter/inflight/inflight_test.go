@@ -3,6 +3,7 @@ package inflight_test
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -79,6 +80,9 @@ func TestRenewalsFail(t *testing.T) {
 			for range 20 {
 				fail.Store(true)
 				pass(holdFor / 2)
+				if name == "open" {
+					f.wantTaken("while nothing is charged", 1)
+				}
 				fail.Store(false)
 				pass(holdFor / 2)
 				if name == "away" || name == "open" {
@@ -158,5 +162,34 @@ func TestReleasedLater(t *testing.T) {
 		f.store.SettlesFail.Store(false)
 		pass(holdFor / 4)
 		f.wantTaken("after the release was made again", 0)
+	})
+}
+
+// Guarantees that failures are logged with the tenant and the limit, and once a second however many requests fail.
+func TestFailuresAreLogged(t *testing.T) {
+	run(t, func(f *fixture) {
+		var log strings.Builder
+		f.keeper.Log = slog.New(slog.NewTextHandler(&log, nil))
+		var releases []func()
+		for range capacity {
+			releases = append(releases, f.take().Hold())
+		}
+		f.store.Away.Store(true)
+		pass(holdFor / 4)
+		want := `tenant=acme limit=in-flight next_try=7.5s error="renew places: the store is away" not_logged=0`
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, want) {
+			t.Errorf("the log is\n%s\nwant one line with %s", text, want)
+		}
+		pass(time.Second)
+		log.Reset()
+		for _, release := range releases {
+			release()
+		}
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "were not given back") ||
+			!strings.Contains(text, "not_logged=2") {
+			t.Errorf("the log is\n%s\nwant one line about places that were not given back, and two not logged", text)
+		}
+		f.store.Away.Store(false)
+		pass(holdFor / 4)
 	})
 }

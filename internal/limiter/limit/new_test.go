@@ -249,3 +249,19 @@ func TestUnitsAreExact(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that the limit that renews a place has the same counters, never denies, and is kept where the limit is.
+func TestRenewal(t *testing.T) {
+	held, err := limit.New(limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
+		Algorithm: limit.SlidingBuckets, Threshold: 8, Period: 30 * time.Second, Buckets: 8}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*limit.Limit{held, held.KeptIn("eu-1")} {
+		r := l.Renewal()
+		if r.Home != l.Home || r.Tiers[0].Identity() != l.Tiers[0].Identity() || r.Tiers[0].Capacity() != limit.MaxUnits ||
+			r.Tiers[0].Limit() != r {
+			t.Errorf("limit kept in %q is renewed by %+v", l.Home, r)
+		}
+	}
+}

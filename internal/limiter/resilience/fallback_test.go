@@ -655,6 +655,9 @@ func TestPlacesMeanwhile(t *testing.T) {
 		if err := s.Decide(ctx, req, start, &first); err != nil || !first.Allowed || !first.Degraded {
 			t.Fatalf("%+v, %v", first, err)
 		}
+		if first.Receipt().Entries()[0].Tier.Limit().Renewal() != held.Renewal() {
+			t.Error("an instance's part of a place is not renewed by the limit")
+		}
 		if n := countAdmitted(t, s, req, start); n != 1 {
 			t.Errorf("%d more are admitted, want 1: an instance of four has two of eight places", n)
 		}
