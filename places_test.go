@@ -205,7 +205,9 @@ func (s placesAway) Backend() store.Backend {
 	return store.Backend{Name: "faulty", Counters: s, Keeper: s}
 }
 
-func (s placesAway) Settle(ctx context.Context, r *limit.Receipt, used []int64, now time.Time) (limit.Settlement, error) {
+func (s placesAway) Settle(
+	ctx context.Context, r *limit.Receipt, used []int64, now time.Time,
+) (limit.Settlement, error) {
 	if e := r.Entries(); len(e) > 0 && e[0].Tier.Limit().CountsPlaces() {
 		return limit.Settlement{}, memorytest.ErrAway
 	}

@@ -142,7 +142,8 @@ func (d *Decision) Binding() *Result {
 		switch {
 		case least == nil:
 			least = r
-		case r.Limit().CountsPlaces() != least.Limit().CountsPlaces(): // clients need not wait for places, which come back
+		// Clients need not wait for places, which come back.
+		case r.Limit().CountsPlaces() != least.Limit().CountsPlaces():
 			if least.Limit().CountsPlaces() {
 				least = r
 			}

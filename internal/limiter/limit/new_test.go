@@ -259,8 +259,9 @@ func TestRenewal(t *testing.T) {
 	}
 	for _, l := range []*limit.Limit{held, held.KeptIn("eu-1")} {
 		r := l.Renewal()
-		if r.Home != l.Home || r.Tiers[0].Identity() != l.Tiers[0].Identity() || r.Tiers[0].Capacity() != limit.MaxUnits ||
-			r.Tiers[0].Limit() != r {
+		tier := &r.Tiers[0]
+		if r.Home != l.Home || tier.Identity() != l.Tiers[0].Identity() || tier.Capacity() != limit.MaxUnits ||
+			tier.Limit() != r {
 			t.Errorf("limit kept in %q is renewed by %+v", l.Home, r)
 		}
 	}

@@ -126,8 +126,8 @@ func (b *tokenBucket) setLevel(s *State, asOf, level int64) {
 	is.replace(s)
 }
 
-// byFasterRate returns what a bucket of the given level misses, in grains of the rate of its state, and how many of these
-// are a unit. It returns false if the state need not keep that rate, see setLevel.
+// byFasterRate returns what a bucket of the given level misses, in grains of the rate of its state, and how many of
+// these are a unit. It returns false if the state need not keep that rate, see setLevel.
 func (b *tokenBucket) byFasterRate(was bucketMissing, asOf, level int64) (is bucketMissing, den int64, keeps bool) {
 	if level >= 0 || was.rate <= b.rate {
 		return bucketMissing{}, 0, false
