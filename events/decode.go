@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"time"
 	"unicode/utf8"
-
-	"github.com/sluicelimits/sluice/events/canonical"
 )
 
 // Decode reads an event. Each field that the version has must be there exactly once, with its type and within its
@@ -164,7 +162,7 @@ func (r *reader) text(name string) string {
 	if v == nil {
 		return ""
 	}
-	s, err := canonical.String(v)
+	s, err := ReadString(v)
 	r.fail(name, err)
 	return s
 }
@@ -208,7 +206,7 @@ func (r *reader) time(name string) time.Time {
 func (r *reader) archived(name string) json.RawMessage {
 	v := r.document(name)
 	if v != nil {
-		r.fail(name, canonical.Check(v))
+		r.fail(name, CheckCanonical(v))
 	}
 	return v
 }

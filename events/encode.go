@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"time"
-
-	"github.com/sluicelimits/sluice/events/canonical"
 )
 
 // Encode returns the event as JSON on one line. The same event always gives the same bytes. Times are cut to
@@ -81,12 +79,12 @@ func (w *writer) name(name string) {
 	if len(w.out) == 0 {
 		sep = '{'
 	}
-	w.out = append(canonical.AppendString(append(w.out, sep), name), ':')
+	w.out = append(AppendString(append(w.out, sep), name), ':')
 }
 
 func (w *writer) text(name, s string) {
 	w.name(name)
-	w.out = canonical.AppendString(w.out, s)
+	w.out = AppendString(w.out, s)
 }
 
 func (w *writer) integer(name string, n int64) {

@@ -77,7 +77,7 @@ type Changed struct {
 	Deleted     bool      // the document was deleted
 	Hash        string    // of the item, hex; see package control
 	// Body is the document as in the control table: a JSON object of at most MaxBodyBytes. It is nil if and only if
-	// Deleted is true. The control plane writes it in canonical form (see package canonical). But a transport of events
+	// Deleted is true. The control plane writes it in canonical form (see [Canonical]). But a transport of events
 	// may encode JSON again, as some event source mappings do, with other spaces and escapes.
 	Body json.RawMessage
 }

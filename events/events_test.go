@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 )
 
 var update = flag.Bool("update", false, "write golden files that are not there; one that is there never changes")
@@ -487,7 +486,7 @@ func TestSpelledAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e, ok := got.(*events.Changed); ok {
-		if e.Body, err = canonical.Object(e.Body); err != nil {
+		if e.Body, err = events.Canonical(e.Body); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 )
 
 // texts are texts that names, actors and reasons may contain, and that JSON must escape or that encoding/json would
@@ -41,7 +40,7 @@ func randomBody(t *testing.T, r *rand.Rand) json.RawMessage {
 		m[random(r, 4)] = []any{random(r, 4) + "\u2028\x00\n", r.Int64N(1 << 53), r.IntN(2) == 0, nil,
 			map[string]any{random(r, 2): 1}}
 	}
-	body, err := canonical.Marshal(m)
+	body, err := events.MarshalCanonical(m)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@
 //
 // # Hash chain
 //
-// An item's hash is the SHA-256, in hex, of this canonical JSON object (see package canonical), so that anyone can
+// An item's hash is the SHA-256, in hex, of this canonical JSON object (see [events.Canonical]), so that anyone can
 // compute it:
 //
 //	{"actor":…,"body":{…},"changed_at":"2026-11-21T18:00:00.000000Z","deleted":false,"key":…,"layout":1,"prev_hash":…,

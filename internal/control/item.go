@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 )
 
 // layout is the version of the hashed object. Another layout gives another hash for the same item.
@@ -46,7 +45,7 @@ func (i *Item) ComputeHash() string {
 	b := make([]byte, 0, len(i.Body)+512)
 	text := func(name, s string) {
 		b = append(b, name...)
-		b = canonical.AppendString(b, s)
+		b = events.AppendString(b, s)
 	}
 	text(`{"actor":`, i.Actor)
 	b = append(b, `,"body":`...)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 )
 
 // Check returns the change with its body in canonical form and its time in microseconds. The error wraps ErrInvalid or
@@ -48,7 +47,7 @@ func (c Change) Check() (Change, error) {
 		return Change{}, fmt.Errorf("%s/%q: %w: %d bytes, want at most %d", c.Table, c.Key, ErrTooLarge, len(c.Body),
 			MaxBodyBytes)
 	}
-	body, err := canonical.Object(c.Body)
+	body, err := events.Canonical(c.Body)
 	if err != nil {
 		return invalid("body", err)
 	}
@@ -128,12 +127,12 @@ func identify(body []byte) (identity, error) {
 	if err := json.Unmarshal(body, &fields); err != nil {
 		return identity{}, errors.New("not an object")
 	}
-	hash, err := canonical.String(fields["hash"])
+	hash, err := events.ReadString(fields["hash"])
 	if raw, bad := hex.DecodeString(hash); err != nil || bad != nil || len(raw) != 32 ||
 		!bytes.Equal([]byte(hash), bytes.ToLower([]byte(hash))) {
 		return identity{}, errors.New("hash: want 64 hex digits in lower case")
 	}
-	pepper, err := canonical.String(fields["pepper"])
+	pepper, err := events.ReadString(fields["pepper"])
 	if err != nil || pepper == "" {
 		return identity{}, errors.New("pepper: want the id of a pepper")
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
@@ -41,7 +40,7 @@ const SettingsID = "settings"
 type Document struct {
 	Kind Kind
 	ID   string
-	Body []byte // canonical JSON (package canonical), instants in UTC; the members are the keys of a plans file
+	Body []byte // canonical JSON (events.Canonical), instants in UTC; the members are the keys of a plans file
 }
 
 // Name describes the document, as in `tenant "acme"`. Problems have it in place of a file's name.
@@ -118,7 +117,7 @@ func JSON(now time.Time, sources ...Source) ([]byte, error) {
 		if list, ok := bytes.CutPrefix(text, []byte(",")); ok {
 			text = slices.Concat([]byte("["), list, []byte("\n]"))
 		}
-		out = append(append(canonical.AppendString(out, key), ':'), text...)
+		out = append(append(events.AppendString(out, key), ':'), text...)
 	}
 	return slices.Concat([]byte("{"), out, []byte("}\n")), nil
 }
@@ -246,7 +245,7 @@ func appendJSON(b []byte, v any) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(canonical.AppendString(b, key), ':')
+			b = append(events.AppendString(b, key), ':')
 			b = appendJSON(b, v[key])
 		}
 		return append(b, '}')
@@ -264,7 +263,7 @@ func appendJSON(b []byte, v any) []byte {
 	case json.Number:
 		return append(b, v...)
 	default:
-		return canonical.AppendString(b, v.(string))
+		return events.AppendString(b, v.(string))
 	}
 }
 

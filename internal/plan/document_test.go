@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -106,7 +106,7 @@ func compile(t testing.TB, documents []plan.Document) compiled {
 func checkSplit(t *testing.T, want *plan.Config, documents []plan.Document, method, raw string) {
 	t.Helper()
 	for _, d := range documents {
-		if err := canonical.Check(d.Body); err != nil { // the body is stored and hashed as it is
+		if err := events.CheckCanonical(d.Body); err != nil { // the body is stored and hashed as it is
 			t.Fatalf("%s: %v\n%s", d.Name(), err, d.Body)
 		}
 	}

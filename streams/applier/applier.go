@@ -54,7 +54,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
@@ -297,7 +296,7 @@ func sameBody(message, item []byte) bool {
 	if bytes.Equal(message, item) {
 		return true
 	}
-	again, err := canonical.Object(message)
+	again, err := events.Canonical(message)
 	return err == nil && bytes.Equal(again, item)
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -31,7 +30,7 @@ func (w *bench) pin(tenant, own string, cells ...string) {
 	if own != "" {
 		doc.Tenant = fmt.Appendf(nil, `{"id":%q,"plan":"pro",%s}`, tenant, own)
 	}
-	body, err := canonical.Marshal(doc)
+	body, err := events.MarshalCanonical(doc)
 	if err != nil {
 		w.t.Fatal(err)
 	}

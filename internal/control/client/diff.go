@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/operate"
@@ -292,7 +292,7 @@ func (d *Diff) mergeStored(doc plan.Document, body, stored []byte) ([]byte, erro
 		if err := d.mergeSettings(now, before); err != nil {
 			return nil, err
 		}
-		return canonical.Marshal(now)
+		return events.MarshalCanonical(now)
 	}
 	for name, value := range before {
 		if _, named := now[name]; !named {
@@ -308,7 +308,7 @@ func (d *Diff) mergeStored(doc plan.Document, body, stored []byte) ([]byte, erro
 			delete(now, name)
 		}
 	}
-	return canonical.Marshal(now)
+	return events.MarshalCanonical(now)
 }
 
 // empty reports whether a member of a tenant or key means the same as its absence.

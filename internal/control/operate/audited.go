@@ -7,7 +7,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
@@ -68,7 +68,7 @@ func (s *Cell) audited(
 }
 
 func (s *Cell) write(ctx context.Context, actor string, rec *record, expect int64) error {
-	body, err := canonical.Marshal(rec)
+	body, err := events.MarshalCanonical(rec)
 	if err != nil {
 		return Refuse(Invalid, "%v", err)
 	}

@@ -55,7 +55,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
@@ -239,10 +238,10 @@ func (m *Mux) call(ctx context.Context, in *input) (out any, err error) {
 
 // decode reads a JSON object into a struct, strictly.
 func decode(body []byte, into any) error {
-	clean, err := canonical.Object(body)
+	clean, err := events.Canonical(body)
 	if err != nil {
 		return Refuse(Invalid, "the call is not a JSON object: %v", strings.TrimPrefix(err.Error(),
-			canonical.ErrInvalid.Error()+": "))
+			events.ErrNotCanonical.Error()+": "))
 	}
 	return decodeValue(reflect.ValueOf(into).Elem(), clean, "")
 }

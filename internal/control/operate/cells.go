@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/request/loopback"
@@ -259,7 +258,7 @@ func (p *placementFields) document(tenant string) (*CellDocument, error) {
 	if p.hasOwnLimits() {
 		own := *p
 		own.Cells = nil
-		text, err := canonical.Marshal(own)
+		text, err := events.MarshalCanonical(own)
 		if err != nil {
 			return nil, Refuse(Invalid, "tenant %.140q: %v", tenant, err)
 		}
@@ -306,7 +305,7 @@ func (s *Control) pin(ctx context.Context, actor, reason, tenant string, p *plac
 	} else if !p.isSpecial() {
 		return nil
 	}
-	body, err := canonical.Marshal(doc.named(key, item))
+	body, err := events.MarshalCanonical(doc.named(key, item))
 	if err != nil {
 		return Refuse(Invalid, "%v", err)
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -223,7 +222,7 @@ func (s *Control) revise(
 	}
 	c := control.Change{Table: t, Key: key, Expect: versionOf(have), Delete: body == nil, Actor: actor, Reason: reason}
 	if !c.Delete {
-		if c.Body, err = canonical.Marshal(body); err != nil {
+		if c.Body, err = events.MarshalCanonical(body); err != nil {
 			return nil, Refuse(Invalid, "%v", err)
 		}
 	}

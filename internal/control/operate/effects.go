@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -286,7 +286,7 @@ func (f *effects) limits(d plan.Document, plans Plans) (*plan.Set, error) {
 		return nil, nil //nolint:nilerr,nilnil // a damaged tenant has no limits
 	}
 	delete(body, "boosts")
-	text, err := canonical.Marshal(body)
+	text, err := events.MarshalCanonical(body)
 	if err != nil {
 		return nil, nil //nolint:nilerr,nilnil // a damaged tenant has no limits
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
@@ -65,7 +65,7 @@ func (s *Control) CreateKey(ctx context.Context, actor string, r *CreateKeyReque
 	if r.Expires != nil {
 		body["expires"] = r.Expires.UTC().Format(time.RFC3339Nano)
 	}
-	raw, err := canonical.Marshal(body)
+	raw, err := events.MarshalCanonical(body)
 	if err != nil {
 		return nil, Refuse(Invalid, "the key: %v", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
@@ -67,7 +67,7 @@ func (s *Control) change(ctx context.Context, actor string, c change) (*control.
 	if err := c.edit(body); err != nil {
 		return nil, err
 	}
-	text, err := canonical.Marshal(body)
+	text, err := events.MarshalCanonical(body)
 	if err != nil {
 		return nil, Refuse(Invalid, "%s: %v", name(c.table, c.key), err)
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -343,7 +343,7 @@ func revoke(body []byte) ([]byte, error) {
 		return nil, fmt.Errorf("a key that is stored: %w", err)
 	}
 	key["revoked"] = true
-	return canonical.Marshal(key)
+	return events.MarshalCanonical(key)
 }
 
 // order sorts deletions: tenants before the plans that they use, and then by key.

@@ -54,7 +54,7 @@ var groups = []group{
 	{"aws", []string{"internal/aws/..."}, []string{"telemetry", "request", "plan", "limiter", "events"}},
 	{"telemetry", []string{"internal/telemetry"}, []string{"request", "limiter"}},
 	{"request", []string{"internal/request/..."}, []string{"limiter", "caller"}},
-	// Only events/canonical writes the canonical form of documents. What reads plans files uses it, too.
+	// Only events writes the canonical form of documents. What reads plans files uses it, too.
 	{"plan", []string{"internal/plan/..."}, []string{"limiter", "configfile", "events"}},
 	{"limiter", []string{"internal/limiter/..."}, nil},
 	{"configfile", []string{"internal/configfile/..."}, nil},
@@ -65,11 +65,10 @@ var groups = []group{
 // only lists, for packages that need few imports, each import that they may have, whatever their group may. A package
 // with an empty list imports nothing.
 var only = map[string][]string{
-	"caller":           {"std"},
-	"events":           {"std", "events/canonical"},
-	"events/canonical": {"std"},
-	"infra/alarm":      {"std", "infra/config", "internal/aws/grants"},
-	"infra/config":     {"std", "internal/configfile/...", "internal/request/identity"},
+	"caller":       {"std"},
+	"events":       {"std"},
+	"infra/alarm":  {"std", "infra/config", "internal/aws/grants"},
+	"infra/config": {"std", "internal/configfile/...", "internal/request/identity"},
 	"infra/sample": {
 		"std", "infra", "infra/config", "github.com/aws/aws-cdk-go/...", "github.com/aws/constructs-go/...",
 		"github.com/aws/jsii-runtime-go",
@@ -98,7 +97,7 @@ var only = map[string][]string{
 	"internal/cell/table/tabletest":    {"std", "internal/cell/config", "internal/cell/table", "internal/plan"},
 	"internal/configfile":              {"std"},
 	"internal/configfile/configyaml":   {"std", "internal/configfile", "go.yaml.in/yaml/v3"},
-	"internal/control":                 {"std", "events", "events/canonical"},
+	"internal/control":                 {"std", "events"},
 	"internal/control/audit":           {"std", "events", "internal/control"},
 	"internal/control/audit/audittest": {"std", "internal/control/audit"},
 	"internal/control/audit/bucket": {
@@ -107,7 +106,7 @@ var only = map[string][]string{
 	},
 	"internal/control/audit/kmskey": {"std", "internal/control/audit", "github.com/aws/aws-sdk-go-v2/..."},
 	"internal/control/client": {
-		"std", "events/canonical", "internal/control", "internal/control/audit", "internal/control/operate",
+		"std", "events", "internal/control", "internal/control/audit", "internal/control/operate",
 		"internal/plan", "internal/request/loopback",
 	},
 	"internal/control/controltest": {"std", "events", "internal/control"},
@@ -117,7 +116,7 @@ var only = map[string][]string{
 	},
 	"internal/control/embedded": {"std", "events", "internal/control", "go.etcd.io/bbolt/..."},
 	"internal/control/operate": {
-		"std", "events", "events/canonical", "internal/cell/table", "internal/control", "internal/limiter/limit",
+		"std", "events", "internal/cell/table", "internal/control", "internal/limiter/limit",
 		"internal/plan", "internal/plan/route", "internal/plan/shares", "internal/request/identity",
 		"internal/request/loopback",
 	},
@@ -176,7 +175,7 @@ var only = map[string][]string{
 	"internal/limiter/store/router": {"std", "internal/limiter/limit"},
 	"internal/limiter/metrics":      {"std", "internal/limiter/breaker", "internal/limiter/resilience"},
 	"internal/plan": {
-		"std", "events", "events/canonical", "internal/configfile", "internal/limiter/limit", "internal/plan/route",
+		"std", "events", "internal/configfile", "internal/limiter/limit", "internal/plan/route",
 	},
 	"internal/plan/route":      {"std"},
 	"internal/plan/shares":     {"std", "internal/limiter/limit"},
@@ -238,7 +237,7 @@ var only = map[string][]string{
 	"scripts/bundle":    {"std"},
 	"scripts/plansjson": {"std", "internal/configfile/configyaml", "internal/plan"},
 	"streams/applier": {
-		"std", "events", "events/canonical", "internal/cell/table", "internal/control",
+		"std", "events", "internal/cell/table", "internal/control",
 		"streams/acknowledge", "streams/delivery",
 	},
 	"streams/archiver": {"std", "events", "internal/control", "internal/control/audit", "streams/delivery"},

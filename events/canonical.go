@@ -1,11 +1,4 @@
-// Package canonical writes a JSON object in the one form that is hashed, stored and compared.
-//
-// The form is a subset of RFC 8785: members sorted by the UTF-16 code units of their names, no white space, the
-// shortest escapes, no repeated name, no lone surrogate. It differs from RFC 8785 in its numbers. RFC 8785 reads them
-// as doubles, and so rounds those that a double cannot hold. Here a number stays as it is written, so 1 and 1.0 are two
-// canonical numbers that are not equal. A number with an exponent and a negative zero are refused. Integers up to 2^53
-// are written as RFC 8785 writes them.
-package canonical
+package events
 
 import (
 	"bytes"
@@ -21,22 +14,28 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds.
+// Bounds of what has a canonical form.
 const (
 	MaxDepth       = 64 // levels of nested objects and lists
 	MaxNumberBytes = 32 // of one number, as written
 )
 
-// ErrInvalid is wrapped by the error for data that has no canonical form. The error says where the fault is, and
+// ErrNotCanonical is wrapped by the error for data that has no canonical form. The error says where the fault is, and
 // repeats no value.
-var ErrInvalid = errors.New("not canonical JSON")
+var ErrNotCanonical = errors.New("not canonical JSON")
 
-// Object returns the canonical form of data, which is a JSON object.
-func Object(data []byte) ([]byte, error) {
+// Canonical returns the one form of a JSON object that is hashed, stored and compared.
+//
+// The form is a subset of RFC 8785: members sorted by the UTF-16 code units of their names, no white space, the
+// shortest escapes, no repeated name, no lone surrogate. It differs from RFC 8785 in its numbers. RFC 8785 reads them
+// as doubles, and so rounds those that a double cannot hold. Here a number stays as it is written, so 1 and 1.0 are two
+// canonical numbers that are not equal. A number with an exponent and a negative zero are refused. Integers up to 2^53
+// are written as RFC 8785 writes them.
+func Canonical(data []byte) ([]byte, error) {
 	if !utf8.Valid(data) {
-		return nil, fmt.Errorf("%w: not valid UTF-8", ErrInvalid)
+		return nil, fmt.Errorf("%w: not valid UTF-8", ErrNotCanonical)
 	}
-	w := writer{in: json.NewDecoder(bytes.NewReader(data)), out: make([]byte, 0, len(data))}
+	w := canonicalWriter{in: json.NewDecoder(bytes.NewReader(data)), out: make([]byte, 0, len(data))}
 	w.in.UseNumber()
 	t, err := w.token()
 	if err == nil && t != json.Delim('{') {
@@ -54,37 +53,37 @@ func Object(data []byte) ([]byte, error) {
 	return w.out, checkSurrogates(data)
 }
 
-// Check returns an error unless data is a JSON object in canonical form.
-func Check(data []byte) error {
-	want, err := Object(data)
+// CheckCanonical returns an error unless data is a JSON object in canonical form.
+func CheckCanonical(data []byte) error {
+	want, err := Canonical(data)
 	if err == nil && !bytes.Equal(want, data) {
-		err = fmt.Errorf("%w: not in canonical form", ErrInvalid)
+		err = fmt.Errorf("%w: not in canonical form", ErrNotCanonical)
 	}
 	return err
 }
 
-// Marshal returns the canonical form of the object that json.Marshal makes of v.
-func Marshal(v any) ([]byte, error) {
+// MarshalCanonical returns the canonical form of the object that json.Marshal makes of v.
+func MarshalCanonical(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", ErrNotCanonical, err)
 	}
-	return Object(b.Bytes())
+	return Canonical(b.Bytes())
 }
 
-// String reads a JSON string, which must be all of data. It returns an error for bytes that are not UTF-8 and for half
-// of a surrogate pair. encoding/json would replace both by U+FFFD.
-func String(data []byte) (s string, err error) {
+// ReadString reads a JSON string, which must be all of data. It returns an error for bytes that are not UTF-8 and for
+// half of a surrogate pair. encoding/json would replace both by U+FFFD.
+func ReadString(data []byte) (s string, err error) {
 	switch {
 	case !utf8.Valid(data):
-		return "", fmt.Errorf("%w: not valid UTF-8", ErrInvalid)
+		return "", fmt.Errorf("%w: not valid UTF-8", ErrNotCanonical)
 	case len(data) < 2 || data[0] != '"' || data[len(data)-1] != '"':
-		return "", fmt.Errorf("%w: want a string", ErrInvalid)
+		return "", fmt.Errorf("%w: want a string", ErrNotCanonical)
 	}
 	if err := json.Unmarshal(data, &s); err != nil {
-		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
+		return "", fmt.Errorf("%w: %w", ErrNotCanonical, err)
 	}
 	return s, checkSurrogates(data)
 }
@@ -105,7 +104,7 @@ func checkSurrogates(data []byte) error {
 		case !utf16.IsSurrogate(r):
 			at++ // passes the escaped character: it may be a backslash, which begins no escape
 		case utf16.DecodeRune(r, unit(at+6)) == utf8.RuneError:
-			return fmt.Errorf("%w: byte %d: half of a surrogate pair", ErrInvalid, at+1)
+			return fmt.Errorf("%w: byte %d: half of a surrogate pair", ErrNotCanonical, at+1)
 		default:
 			at += 6
 		}
@@ -140,17 +139,17 @@ func AppendString(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// writer reads JSON from in, and appends its canonical form to out.
-type writer struct {
+// canonicalWriter reads JSON from in, and appends its canonical form to out.
+type canonicalWriter struct {
 	in  *json.Decoder
 	out []byte
 }
 
-func (w *writer) errorf(format string, args ...any) error {
-	return fmt.Errorf("%w: byte %d: %s", ErrInvalid, w.in.InputOffset(), fmt.Sprintf(format, args...))
+func (w *canonicalWriter) errorf(format string, args ...any) error {
+	return fmt.Errorf("%w: byte %d: %s", ErrNotCanonical, w.in.InputOffset(), fmt.Sprintf(format, args...))
 }
 
-func (w *writer) token() (json.Token, error) {
+func (w *canonicalWriter) token() (json.Token, error) {
 	t, err := w.in.Token()
 	switch {
 	case errors.Is(err, io.EOF):
@@ -162,7 +161,7 @@ func (w *writer) token() (json.Token, error) {
 }
 
 // value reads the value that begins with a token.
-func (w *writer) value(t json.Token, depth int) error {
+func (w *canonicalWriter) value(t json.Token, depth int) error {
 	if depth >= MaxDepth {
 		return w.errorf("more than %d levels deep", MaxDepth)
 	}
@@ -190,7 +189,7 @@ type member struct {
 	from, to int
 }
 
-func (w *writer) object(depth int) error {
+func (w *canonicalWriter) object(depth int) error {
 	w.out = append(w.out, '{')
 	start := len(w.out)
 	var members []member
@@ -219,7 +218,7 @@ func (w *writer) object(depth int) error {
 }
 
 // end reads the end of an object or a list. comma says that out ends in a comma.
-func (w *writer) end(mark byte, comma bool) error {
+func (w *canonicalWriter) end(mark byte, comma bool) error {
 	if comma {
 		w.out = w.out[:len(w.out)-1]
 	}
@@ -230,8 +229,8 @@ func (w *writer) end(mark byte, comma bool) error {
 
 // sort sorts the members of out[start:]. Most objects that are read were written by this package, and are sorted
 // already.
-func (w *writer) sort(start int, members []member) error {
-	order := func(a, b member) int { return compare(a.name, b.name) }
+func (w *canonicalWriter) sort(start int, members []member) error {
+	order := func(a, b member) int { return compareNames(a.name, b.name) }
 	if !slices.IsSortedFunc(members, order) {
 		slices.SortFunc(members, order)
 		sorted := make([]byte, 0, len(w.out)-start)
@@ -251,7 +250,7 @@ func (w *writer) sort(start int, members []member) error {
 	return nil
 }
 
-func (w *writer) list(depth int) error {
+func (w *canonicalWriter) list(depth int) error {
 	w.out = append(w.out, '[')
 	start := len(w.out)
 	for w.in.More() {
@@ -268,7 +267,7 @@ func (w *writer) list(depth int) error {
 }
 
 // number appends a number as the input spells it, or refuses it.
-func (w *writer) number(text string) error {
+func (w *canonicalWriter) number(text string) error {
 	switch {
 	case strings.ContainsAny(text, "eE"):
 		return w.errorf("a number with an exponent: write it out")
@@ -281,22 +280,22 @@ func (w *writer) number(text string) error {
 	return nil
 }
 
-// compare orders names by their UTF-16 code units. This is the order of their runes, but for one thing: the runes above
-// U+FFFF, which take two code units, come before those from U+E000 to U+FFFF.
-func compare(a, b string) int {
+// compareNames orders names by their UTF-16 code units. This is the order of their runes, but for one thing: the runes
+// above U+FFFF, which take two code units, come before those from U+E000 to U+FFFF.
+func compareNames(a, b string) int {
 	for len(a) > 0 && len(b) > 0 {
 		ra, na := utf8.DecodeRuneInString(a)
 		rb, nb := utf8.DecodeRuneInString(b)
 		if ra != rb {
-			return cmp.Or(cmp.Compare(unit(ra), unit(rb)), cmp.Compare(ra, rb))
+			return cmp.Or(cmp.Compare(codeUnit(ra), codeUnit(rb)), cmp.Compare(ra, rb))
 		}
 		a, b = a[na:], b[nb:]
 	}
 	return cmp.Compare(len(a), len(b))
 }
 
-// unit returns the first UTF-16 code unit of r.
-func unit(r rune) rune {
+// codeUnit returns the first UTF-16 code unit of r.
+func codeUnit(r rune) rune {
 	if r < 0x10000 {
 		return r
 	}

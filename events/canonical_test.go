@@ -1,4 +1,4 @@
-package canonical_test
+package events_test
 
 import (
 	"bytes"
@@ -9,12 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/events"
 )
 
 // Guarantees the form over which every hash of the audit chain is computed. A change of this form would break every
 // existing chain.
-func TestObject(t *testing.T) {
+func TestCanonical(t *testing.T) {
 	tests := []struct{ name, in, want string }{
 		{"sorted and compact", "{ \"b\" : 1 ,\n\t\"a\" : [ true , false , null ] }", `{"a":[true,false,null],"b":1}`},
 		{"empty", " {} ", `{}`},
@@ -32,23 +32,23 @@ func TestObject(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := canonical.Object([]byte(tt.in))
+			got, err := events.Canonical([]byte(tt.in))
 			if err != nil || string(got) != tt.want {
-				t.Errorf("Object(%s) = %s, %v; want %s", tt.in, got, err, tt.want)
+				t.Errorf("Canonical(%s) = %s, %v; want %s", tt.in, got, err, tt.want)
 			}
-			if err := canonical.Check(got); err != nil {
-				t.Errorf("Check(%s) = %v", got, err)
+			if err := events.CheckCanonical(got); err != nil {
+				t.Errorf("CheckCanonical(%s) = %v", got, err)
 			}
-			if err := canonical.Check([]byte(tt.in)); (err == nil) != (tt.in == tt.want) {
-				t.Errorf("Check(%s) = %v", tt.in, err)
+			if err := events.CheckCanonical([]byte(tt.in)); (err == nil) != (tt.in == tt.want) {
+				t.Errorf("CheckCanonical(%s) = %v", tt.in, err)
 			}
 		})
 	}
 }
 
 // Guarantees that JSON that could be read in two ways has no canonical form, and that the error says where it is.
-func TestObjectRefuses(t *testing.T) {
-	deep := strings.Repeat(`{"a":`, canonical.MaxDepth+1) + "1" + strings.Repeat("}", canonical.MaxDepth+1)
+func TestNotCanonical(t *testing.T) {
+	deep := strings.Repeat(`{"a":`, events.MaxDepth+1) + "1" + strings.Repeat("}", events.MaxDepth+1)
 	tests := []struct{ name, in, want string }{
 		{"nothing", "", "byte 0: the object has no end"},
 		{"a list", "[1]", "want an object"},
@@ -74,63 +74,63 @@ func TestObjectRefuses(t *testing.T) {
 		{"a leading zero", `{"a":01}`, "byte 6: invalid character '1'"},
 		{"only a sign", `{"a":-}`, "byte 5: invalid character '}' in numeric literal"},
 		{"no digit behind the point", `{"a":1.}`, "byte 5: invalid character '}' after decimal point"},
-		{"a long number", `{"a":` + strings.Repeat("1", canonical.MaxNumberBytes+1) + `}`, "more than 32 characters"},
+		{"a long number", `{"a":` + strings.Repeat("1", events.MaxNumberBytes+1) + `}`, "more than 32 characters"},
 		{"too deep", deep, "64 levels"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := canonical.Object([]byte(tt.in))
-			if !errors.Is(err, canonical.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("Object(%.80s) = %s, %v; want an error with %q", tt.in, got, err, tt.want)
+			got, err := events.Canonical([]byte(tt.in))
+			if !errors.Is(err, events.ErrNotCanonical) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Canonical(%.80s) = %s, %v; want an error with %q", tt.in, got, err, tt.want)
 			}
 		})
 	}
 }
 
-func TestString(t *testing.T) {
-	if s, err := canonical.String([]byte(`"a\u00e9\"b"`)); err != nil || s != `aé"b` {
+func TestReadString(t *testing.T) {
+	if s, err := events.ReadString([]byte(`"a\u00e9\"b"`)); err != nil || s != `aé"b` {
 		t.Errorf("String = %q, %v", s, err)
 	}
 	for _, in := range []string{"", "1", `"a`, `"a" `, `"\ud800"`, "\"\xff\""} {
-		if s, err := canonical.String([]byte(in)); !errors.Is(err, canonical.ErrInvalid) {
-			t.Errorf("String(%q) = %q, %v; want an error", in, s, err)
+		if s, err := events.ReadString([]byte(in)); !errors.Is(err, events.ErrNotCanonical) {
+			t.Errorf("ReadString(%q) = %q, %v; want an error", in, s, err)
 		}
 	}
 }
 
-func TestMarshal(t *testing.T) {
-	got, err := canonical.Marshal(map[string]any{"b": "<&>", "a": 1})
+func TestMarshalCanonical(t *testing.T) {
+	got, err := events.MarshalCanonical(map[string]any{"b": "<&>", "a": 1})
 	if err != nil || string(got) != `{"a":1,"b":"<&>"}` {
 		t.Errorf("Marshal = %s, %v", got, err)
 	}
 	for _, v := range []any{[]int{1}, func() {}} {
-		if got, err := canonical.Marshal(v); !errors.Is(err, canonical.ErrInvalid) {
-			t.Errorf("Marshal(%T) = %s, %v; want an error", v, got, err)
+		if got, err := events.MarshalCanonical(v); !errors.Is(err, events.ErrNotCanonical) {
+			t.Errorf("MarshalCanonical(%T) = %s, %v; want an error", v, got, err)
 		}
 	}
 }
 
-// FuzzObject compares the canonical form with what encoding/json reads. The canonical form has the same meaning, and it
-// is its own canonical form. The two packages accept the same texts, except for what the package comment says.
-func FuzzObject(f *testing.F) {
+// FuzzCanonical compares the canonical form with what encoding/json reads. The canonical form has the same meaning, and
+// it is its own canonical form. The two packages accept the same texts, except for what the package comment says.
+func FuzzCanonical(f *testing.F) {
 	f.Add([]byte(`{"b":[1,-2.50,{"y":"\ud83d\ude00","x":null}],"a":"\u0041\n"}`))
 	f.Add([]byte(`{"a":1,"a":2}`))
 	f.Add([]byte("{\"\ufb33\":1,\"\U0001f600\":2}"))
 	f.Add([]byte(`{"a":"\ud800"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := canonical.Object(data)
+		got, err := events.Canonical(data)
 		if err != nil {
-			if !errors.Is(err, canonical.ErrInvalid) {
-				t.Fatalf("Object(%q) = %v, not ErrInvalid", data, err)
+			if !errors.Is(err, events.ErrNotCanonical) {
+				t.Fatalf("Canonical(%q) = %v, not ErrInvalid", data, err)
 			}
 			return
 		}
-		if err := canonical.Check(got); err != nil {
-			t.Fatalf("Object(%q) = %q, which is not canonical: %v", data, got, err)
+		if err := events.CheckCanonical(got); err != nil {
+			t.Fatalf("Canonical(%q) = %q, which is not canonical: %v", data, got, err)
 		}
 		before, after := read(t, data), read(t, got)
 		if !reflect.DeepEqual(before, after) {
-			t.Fatalf("Object(%q) = %q: another value", data, got)
+			t.Fatalf("Canonical(%q) = %q: another value", data, got)
 		}
 	})
 }
@@ -157,9 +157,9 @@ func TestOrderOfMembersNeverShows(t *testing.T) {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(canonical.AppendString(b, n), ':', '1')
+			b = append(events.AppendString(b, n), ':', '1')
 		}
-		got, err := canonical.Object(append(b, '}'))
+		got, err := events.Canonical(append(b, '}'))
 		if err != nil {
 			t.Fatal(err)
 		}
