@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev"
-	"github.com/sluicelimits/sluice/internal/dev/gateway"
+	"github.com/sluicelimits/sluice/internal/gateway"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )

@@ -20,8 +20,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
-	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
+	"github.com/sluicelimits/sluice/internal/gateway"
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
@@ -137,7 +137,7 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.Tenants, Chain: c.counters.Chain,
+	status := &livepage.StatusSource{Overview: f.overview(c), Store: c.counters.Tenants, Chain: c.counters.Chain,
 		Bytes: c.counters.Bytes, Upstream: f.upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(),
 		Now: f.clock.Now}
 	if f.several() {
@@ -146,9 +146,11 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 	c.status = status.Status
 	page := f.reserved(c, livepage.Handler(c.recorder, c.status))
 	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.upstream, TrustedHops: f.TrustedHops,
-		Recorder: c.recorder,
-		Places:   &inflight.Keeper{Store: c.counters.Tenants, Now: f.clock.Now, Log: f.log},
-		Decided:  func(reason string, took time.Duration) { c.decided.At(reason).Observe(took) },
+		Places: &inflight.Keeper{Store: c.counters.Tenants, Now: f.clock.Now, Log: f.log},
+		Decided: func(a *authorizer.Answer, r *http.Request, took time.Duration) {
+			c.decided.At(a.Kind.String()).Observe(took)
+			c.recorder.ObserveAnswer(a, r.Method)
+		},
 		LivePage: page, Audience: f.Audience, Log: f.log})
 }
 
@@ -247,10 +249,10 @@ func (f *process) find(name string) *servedCell {
 }
 
 // overview returns the function that lists for the live page of a cell what is in force there.
-func (f *process) overview(c *servedCell) func(most int) gateway.Overview {
-	return func(most int) gateway.Overview {
+func (f *process) overview(c *servedCell) func(most int) livepage.Overview {
+	return func(most int) livepage.Overview {
 		o := c.Overview(context.Background(), f.clock.Now(), most)
-		out := gateway.Overview{Name: f.source(), LoadedAt: o.ChangedAt, Tenants: o.Tenants, Total: o.Total,
+		out := livepage.Overview{Name: f.source(), LoadedAt: o.ChangedAt, Tenants: o.Tenants, Total: o.Total,
 			IPLimits: o.IPLimits, Routes: o.Routes}
 		if f.plans != nil {
 			_, out.LastError = f.plans.Status()

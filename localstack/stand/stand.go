@@ -1,7 +1,7 @@
 // Package stand deploys Sluice to a LocalStack, and calls the deployment as clients and operators do.
 //
 // It deploys the same as make deploy: the stacks that the CDK app in infra makes, here of the deployment file
-// localstack/deployment.yaml. In front of the deployed functions it runs the local gateway of internal/dev/gateway.
+// localstack/deployment.yaml. In front of the deployed functions it runs the local gateway of internal/gateway.
 // That serves the APIs of the synthesized templates: a sample API in each cell, and the operators' APIs. LocalStack's
 // own API Gateway supports no gateway responses of an authorizer, and does not tell a function who signed a call.
 package stand

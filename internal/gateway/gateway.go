@@ -1,5 +1,5 @@
-// Package gateway is the local HTTP gateway: it asks the authorizer about every request and passes what is allowed to
-// an upstream, or to a built-in echo.
+// Package gateway is the HTTP gateway of sluice proxy and sluice dev: it asks the authorizer about every request and
+// passes what is allowed to an upstream, or to a built-in echo.
 package gateway
 
 import (
@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/answer"
@@ -26,10 +25,9 @@ type Config struct {
 	Upstream   *url.URL               // nil selects the echo
 	// as for the authorizer; above 0, the upstream gets the client's X-Forwarded-For
 	TrustedHops int
-	Recorder    *livepage.Recorder // nil records nothing
-	Places      *inflight.Keeper   // nil: nobody gives places of limits with concurrency back
-	// Decided is called after each decision with its reason and its duration; nil calls nothing.
-	Decided  func(reason string, took time.Duration)
+	Places      *inflight.Keeper // nil: nobody gives places of limits with concurrency back
+	// Decided is called after each decision with its duration; nil calls nothing. The answer is valid until it returns.
+	Decided  func(a *authorizer.Answer, r *http.Request, took time.Duration)
 	LivePage http.Handler // gets requests below /_sluice/, with that prefix removed; nil: no live page
 	Audience Audience     // who may see the live page; default Loopback
 	Log      *slog.Logger // default slog.Default()
@@ -100,9 +98,8 @@ func (g *Gateway) serve(w *response, r *http.Request) {
 	a := g.c.Authorizer.Authorize(r.Context(), &req)
 	defer a.Release()
 	if g.c.Decided != nil {
-		g.c.Decided(a.Kind.String(), time.Since(began))
+		g.c.Decided(a, r, time.Since(began))
 	}
-	g.observe(a, r)
 	w.last = &a.Header
 	a.Header.Set(w.Header())
 	if !a.Allowed() {
@@ -131,44 +128,4 @@ func (g *Gateway) refuse(w *response, k answer.Kind, instance string) {
 func (g *Gateway) logDenied(a *authorizer.Answer, r *http.Request) {
 	g.c.Log.DebugContext(r.Context(), "denied", "outcome", a.Kind.String(), "tenant", a.Tenant, "method", r.Method,
 		"path", bounded(a.Path()), "source", a.Source, "instance", a.Instance)
-}
-
-// observe passes a decision to the live page.
-func (g *Gateway) observe(a *authorizer.Answer, r *http.Request) {
-	if g.c.Recorder == nil {
-		return
-	}
-	g.c.Recorder.Observe(&livepage.Observation{At: a.At, Outcome: outcome(a), Tenant: a.Tenant, Method: r.Method,
-		Path: a.Path(), Decision: a.Decision(), IPDecision: a.IPDecision(), Denied: denied(a)})
-}
-
-// denied returns the details of a denial that a.Decision does not contain.
-func denied(a *authorizer.Answer) (d livepage.Denied) {
-	switch {
-	case a.Kind == answer.NotHere:
-		d.Limit, d.Reason = a.NotGranted, livepage.NotGranted
-		d.Wait, _ = a.RetryAfter()
-	case a.Kind == answer.NeverFits && a.Decision() == nil:
-		d.Reason, d.Never = livepage.Uncountable, true
-	}
-	return d
-}
-
-func outcome(a *authorizer.Answer) livepage.Outcome {
-	switch a.Kind {
-	case answer.Allowed:
-		return livepage.Allowed
-	case answer.IPLimited:
-		return livepage.IPLimited
-	case answer.Limited, answer.NeverFits, answer.NotHere:
-		return livepage.Limited
-	case answer.NoCredential, answer.BadCredential:
-		return livepage.Unauthorized
-	case answer.NoRoute:
-		return livepage.NotFound
-	case answer.Unavailable, answer.Unidentified:
-		return livepage.StoreFailed
-	default:
-		return livepage.Forbidden
-	}
 }

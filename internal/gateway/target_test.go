@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/dev/gateway"
+	"github.com/sluicelimits/sluice/internal/gateway"
 )
 
 // sendTarget sends a request whose target is not changed, as http.Client would do, and returns the status of the

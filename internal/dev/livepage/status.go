@@ -1,4 +1,4 @@
-package gateway
+package livepage
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/breaker"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -38,8 +37,8 @@ type Overview struct {
 
 // StatusSource collects what the live page shows besides the counts of requests. It is safe for concurrent use.
 type StatusSource struct {
-	Overview func(most int) Overview      // lists at most that many tenants; required
-	Cells    func() []livepage.CellStatus // nil if there is only one cell
+	Overview func(most int) Overview // lists at most that many tenants; required
+	Cells    func() []CellStatus     // nil if there is only one cell
 	Store    limit.Store
 	// Chain is the store chain in front of shared stores. If it is not nil, it is peeked at instead of Store.
 	Chain    *resilience.Chain
@@ -51,10 +50,10 @@ type StatusSource struct {
 }
 
 // Status describes the configuration and the counters. It charges nothing.
-func (s *StatusSource) Status() livepage.Status {
+func (s *StatusSource) Status() Status {
 	now := s.Now()
 	over := s.Overview(maxStatusTenants)
-	out := livepage.Status{Now: now, Gateway: livepage.Gateway{PlansFile: over.Name, Upstream: "echo (built in)",
+	out := Status{Now: now, Gateway: Gateway{PlansFile: over.Name, Upstream: "echo (built in)",
 		Listen: s.Listen, Tenants: over.Total, Routes: over.Routes, TryCommands: s.Try}}
 	if !over.LoadedAt.IsZero() {
 		out.Gateway.LoadedMs = over.LoadedAt.UnixMilli()
@@ -70,7 +69,7 @@ func (s *StatusSource) Status() livepage.Status {
 	}
 	for _, e := range over.IPLimits.Limits {
 		for i := range e.Limit.Tiers {
-			out.IPLimits = append(out.IPLimits, livepage.StatusOf(&e.Limit.Tiers[i], nil, now, applies(e)))
+			out.IPLimits = append(out.IPLimits, StatusOf(&e.Limit.Tiers[i], nil, now, applies(e)))
 		}
 	}
 	out.Tenants = s.tenants(over.Tenants, now)
@@ -88,18 +87,18 @@ func (s *StatusSource) Status() livepage.Status {
 }
 
 // tenants describes the tenants, with peeks at their counters while there is time and the store answers.
-func (s *StatusSource) tenants(list []*plan.Tenant, now time.Time) []livepage.TenantRow {
+func (s *StatusSource) tenants(list []*plan.Tenant, now time.Time) []TenantRow {
 	ctx, cancel := context.WithTimeout(context.Background(), peekTimeout)
 	defer cancel()
 	leased, began, answers := s.leased(), time.Now(), true
-	out := make([]livepage.TenantRow, len(list))
+	out := make([]TenantRow, len(list))
 	for i, t := range list {
 		set := t.Limits(now)
 		var use map[*limit.Limit][]limit.Result
 		if answers && time.Since(began) < peeksTime {
 			use, answers = s.peek(ctx, t.ID, set, now)
 		}
-		out[i] = livepage.TenantRow{ID: t.ID, Plan: t.Plan, Suspended: t.Suspended}
+		out[i] = TenantRow{ID: t.ID, Plan: t.Plan, Suspended: t.Suspended}
 		for _, e := range set.Limits {
 			results := use[e.Limit]
 			for at := range e.Limit.Tiers {
@@ -107,7 +106,7 @@ func (s *StatusSource) tenants(list []*plan.Tenant, now time.Time) []livepage.Te
 				if results != nil {
 					result = &results[at]
 				}
-				row := livepage.StatusOf(tier, result, now, applies(e))
+				row := StatusOf(tier, result, now, applies(e))
 				row.Leased = leased[leasedTier{t.ID, tier.Identity()}]
 				out[i].Limits = append(out[i].Limits, row)
 			}

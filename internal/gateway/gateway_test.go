@@ -23,8 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
-	"github.com/sluicelimits/sluice/internal/dev/gateway"
-	"github.com/sluicelimits/sluice/internal/dev/livepage"
+	"github.com/sluicelimits/sluice/internal/gateway"
 	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -98,10 +97,8 @@ func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixtur
 		t.Fatal(err)
 	}
 	store := memorytest.New(t)
-	c := gateway.Config{Log: f.log, Recorder: livepage.NewRecorder(),
-		Places: &inflight.Keeper{Store: store, Now: f.now, Log: f.log}}
-	c.LivePage = livepage.Handler(c.Recorder, (&gateway.StatusSource{Overview: overview(p), Store: store,
-		Now: f.now}).Status)
+	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the page") })
+	c := gateway.Config{Log: f.log, LivePage: page, Places: &inflight.Keeper{Store: store, Now: f.now, Log: f.log}}
 	if change != nil {
 		change(&c)
 	}

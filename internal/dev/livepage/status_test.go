@@ -1,4 +1,4 @@
-package gateway_test
+package livepage_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"sync/atomic"
@@ -17,8 +18,8 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
-	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
+	"github.com/sluicelimits/sluice/internal/gateway"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -98,15 +99,15 @@ type shared struct {
 	gateway *gateway.Gateway
 	chain   *resilience.Chain
 	plans   *planfile.Plans
-	status  *gateway.StatusSource
+	status  *livepage.StatusSource
 }
 
 // overview returns an overview of a plans file for the live page.
-func overview(p *planfile.Plans) func(most int) gateway.Overview {
-	return func(most int) gateway.Overview {
+func overview(p *planfile.Plans) func(most int) livepage.Overview {
+	return func(most int) livepage.Overview {
 		cfg := p.Current().Config
 		tenants := cfg.Tenants()
-		return gateway.Overview{Name: p.Name(), Tenants: tenants[:min(len(tenants), most)], Total: len(tenants),
+		return livepage.Overview{Name: p.Name(), Tenants: tenants[:min(len(tenants), most)], Total: len(tenants),
 			IPLimits: cfg.IPLimits()}
 	}
 }
@@ -131,9 +132,12 @@ func newShared(t *testing.T, c resilience.ChainConfig) *shared {
 		t.Fatal(err)
 	}
 	recorder := livepage.NewRecorder()
-	s := &shared{t, nil, l, p, &gateway.StatusSource{Overview: overview(p), Chain: l, Now: time.Now}}
-	s.gateway, err = gateway.New(gateway.Config{Authorizer: z, Recorder: recorder, Log: silent, Audience: gateway.All,
-		LivePage: livepage.Handler(recorder, s.status.Status)})
+	s := &shared{t, nil, l, p, &livepage.StatusSource{Overview: overview(p), Chain: l, Now: time.Now}}
+	s.gateway, err = gateway.New(gateway.Config{Authorizer: z, Log: silent, Audience: gateway.All,
+		LivePage: livepage.Handler(recorder, s.status.Status),
+		Decided: func(a *authorizer.Answer, r *http.Request, _ time.Duration) {
+			recorder.ObserveAnswer(a, r.Method)
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +148,7 @@ func newShared(t *testing.T, c resilience.ChainConfig) *shared {
 func (s *shared) call(tenant string, want int) {
 	s.Helper()
 	req := httptest.NewRequest("GET", "/product/1", nil)
-	req.Header.Set("X-API-Key", key(tenant))
+	req.Header.Set("X-API-Key", identity.ExampleKey(tenant))
 	w := httptest.NewRecorder()
 	if s.gateway.ServeHTTP(w, req); w.Code != want {
 		s.Fatalf("%s: %d, want %d: %s", tenant, w.Code, want, w.Body)
@@ -278,7 +282,7 @@ func TestStatusOfASlowStore(t *testing.T) {
 		}
 		store := newFlaky(t)
 		store.slow = 100 * time.Millisecond
-		s := &gateway.StatusSource{Overview: overview(openPlans(t, text+"keys: []\n")), Store: store, Now: time.Now}
+		s := &livepage.StatusSource{Overview: overview(openPlans(t, text+"keys: []\n")), Store: store, Now: time.Now}
 		began, known := time.Now(), 0
 		out := s.Status()
 		if took := time.Since(began); took > 600*time.Millisecond {
@@ -297,7 +301,7 @@ func TestStatusOfASlowStore(t *testing.T) {
 
 // Guarantees that nothing is shown about stores if all counters are in the process.
 func TestStatusWithoutASharedStore(t *testing.T) {
-	s := &gateway.StatusSource{Overview: overview(openPlans(t, sharedPlans+"  []\n")), Store: newFlaky(t),
+	s := &livepage.StatusSource{Overview: overview(openPlans(t, sharedPlans+"  []\n")), Store: newFlaky(t),
 		Now: time.Now}
 	out := s.Status()
 	if len(out.Away) > 0 {
