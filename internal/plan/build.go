@@ -16,9 +16,13 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 		return nil // this was reported when the spec was read
 	}
 	before := r.Found()
-	l := limit.Limit{
-		ID: s.id.v, Per: s.per.v, Unit: s.unitName(), Mode: s.mode.v, OnStoreFailure: s.onFailure.v,
-		AlignOwner: s.align.v, MaxCost: s.cost.v.Max, MaxValues: s.maxValues.v, Exact: s.exact.v,
+	var l limit.Limit
+	sound := true // all settings could be read
+	for _, k := range limitKeys.keys {
+		if k.into != nil {
+			k.into(s, &l)
+			sound = sound && !k.mark(s).bad
+		}
 	}
 	if s.id.bad {
 		l.ID = "unknown"
@@ -27,7 +31,6 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 		l.Unit = limit.Requests
 	}
 	cost := r.checkCost(s)
-	sound := s.sound()
 	for i := range s.tiers {
 		t, ok := s.tiers[i].tier(s)
 		l.Tiers = append(l.Tiers, t)
@@ -47,15 +50,6 @@ func (s *spec) unitName() string {
 		return limit.ConcurrentRequests
 	}
 	return s.unit.v
-}
-
-// sound reports whether all settings of the limit itself, apart from its tiers, could be read.
-func (s *spec) sound() bool {
-	bad := s.id.bad || s.per.bad
-	for i := range policies {
-		bad = bad || policies[i].mark(s).bad
-	}
-	return !bad
 }
 
 // tier returns the tier for limit.New, with zero values for settings that could not be read. sound: all could be read.
@@ -127,15 +121,9 @@ func markOf[T any](f *field[T]) mark { return mark{f.set, f.bad, f.from} }
 
 // fieldNamed returns the limit's own field that has this name in limit.New.
 func (s *spec) fieldNamed(name string) mark {
-	switch name {
-	case "id":
-		return markOf(&s.id)
-	case "per":
-		return markOf(&s.per)
-	}
-	for i := range policies {
-		if policies[i].key == name {
-			return policies[i].mark(s)
+	for _, k := range limitKeys.keys {
+		if k.name == name && k.into != nil {
+			return k.mark(s)
 		}
 	}
 	return mark{set: true, from: s.tiersAt}
@@ -178,12 +166,12 @@ func (r *reader) applyBoost(e *Effective, b *boost) *Effective {
 	for i, t := range e.Limit.Tiers {
 		l.Tiers[i] = limit.Tier{
 			Algorithm: t.Algorithm, Period: t.Period, Buckets: t.Buckets, Calendar: t.Calendar,
-			Threshold: raise(t.Threshold, b.milli), Burst: raise(t.Burst, b.milli),
+			Threshold: raise(t.Threshold, b.factor.v), Burst: raise(t.Burst, b.factor.v),
 		}
 	}
 	made, err := limit.New(l)
 	if err != nil {
-		r.reportRefused(e.spec, err, &b.factorAt)
+		r.reportRefused(e.spec, err, &b.factor.from)
 		return nil
 	}
 	out := *e
@@ -200,7 +188,7 @@ func raise(n, milli int64) int64 {
 
 // warn reports limits that are valid but cannot do what they seem to do.
 func (r *reader) warn(s *spec, e *Effective) {
-	if s.kind == ipLimit {
+	if s.in == ipLimit {
 		r.warnLasting(s, e)
 	}
 	for i := range e.Limit.Tiers {

@@ -91,42 +91,64 @@ func (c CostRule) costOf(a *Attributes) int64 {
 	return min(n, c.Max)
 }
 
+// costKeys are the keys of a cost. Only trustedHeader and max need each other.
+var costKeys = mappingOf("a cost", nil,
+	bind(key[rawCost]{name: "trustedHeader", usual: "none", need: "the header that your own edge sets",
+		doc: "its value is a whole number in digits only"}, kind[string]{"name", (*reader).header},
+		func(c *rawCost) *field[string] { return &c.header }),
+	bind(key[rawCost]{name: "max", usual: "required beside `trustedHeader`", need: "the largest cost that is believed",
+		doc: "a larger value counts as this"}, unitsKind, func(c *rawCost) *field[int64] { return &c.most }),
+	bind(key[rawCost]{name: "default", kind: "units; with a `unit` also 0", usual: "1; with a `unit` required",
+		doc: "the cost without a header, or if the header is absent or malformed; at most `max`. Of requests, a " +
+			"header of 0 counts as malformed"},
+		kind[int64]{read: (*reader).defaultCost}, func(c *rawCost) *field[int64] { return &c.usual }),
+)
+
+type rawCost struct {
+	header      field[string]
+	most, usual field[int64]
+}
+
+func (r *reader) defaultCost(v value) (int64, bool) { return r.Integer(v, 0, limit.MaxUnits) }
+
+// header reads the name of a header, and returns its canonical form.
+func (r *reader) header(v value) (string, bool) {
+	s, ok := r.Text(v)
+	if ok && !validHeader(s) {
+		r.Problem(v, "%s is not a header's name", configfile.Quote(s))
+		ok = false
+	}
+	return textproto.CanonicalMIMEHeaderKey(s), ok
+}
+
 // cost reads an integer, or a mapping {default} or {trustedHeader, max, default}. Which costs the limit's unit allows,
 // checkCost says.
 func (r *reader) cost(v value) (CostRule, bool) {
-	defaultCost := func(v value) (int64, bool) { return r.Integer(v, 0, limit.MaxUnits) }
 	if !isMapping(v) {
-		n, ok := defaultCost(v)
+		n, ok := r.defaultCost(v)
 		return CostRule{Max: n, Default: n, stated: true}, ok
 	}
-	o, ok := r.Object(v, costSchema)
+	o, ok := r.Object(v, &costKeys.schema)
 	if !ok {
 		return CostRule{}, false
 	}
-	usual := take(o, "default", "", defaultCost)
-	if usual.set && len(o.Entries) == 1 {
-		return CostRule{Max: usual.v, Default: usual.v, stated: true}, !usual.bad
+	var c rawCost
+	costKeys.take(r, o, &c, "", "default")
+	if c.usual.set && len(o.Entries) == 1 {
+		return CostRule{Max: c.usual.v, Default: c.usual.v, stated: true}, !c.usual.bad
 	}
-	header := need(r, o, "trustedHeader", "", "the header that your own edge sets", func(v value) (string, bool) {
-		s, ok := r.Text(v)
-		if ok && !validHeader(s) {
-			r.Problem(v, "%s is not a header's name", configfile.Quote(s))
-			ok = false
-		}
-		return textproto.CanonicalMIMEHeaderKey(s), ok
-	})
-	most := need(r, o, "max", "", "the largest cost that is believed", r.units)
-	if !usual.set {
-		usual.v = 1
+	costKeys.take(r, o, &c, "", "trustedHeader", "max")
+	if !c.usual.set {
+		c.usual.v = 1
 	}
-	if header.bad || most.bad || usual.bad {
+	if c.header.bad || c.most.bad || c.usual.bad {
 		return CostRule{}, false
 	}
-	if usual.v > most.v {
-		r.problemAt(usual.from, "default %d is above max %d", usual.v, most.v)
+	if c.usual.v > c.most.v {
+		r.problemAt(c.usual.from, "default %d is above max %d", c.usual.v, c.most.v)
 		return CostRule{}, false
 	}
-	return CostRule{Header: header.v, Max: most.v, Default: usual.v, stated: usual.set}, true
+	return CostRule{Header: c.header.v, Max: c.most.v, Default: c.usual.v, stated: c.usual.set}, true
 }
 
 // checkCost returns the rule of the limit's cost, and reports a cost that the limit's unit does not allow, or lacks.

@@ -2,12 +2,13 @@ package plan
 
 import (
 	"os"
-	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
+	"github.com/sluicelimits/sluice/internal/testkit/golden"
 )
 
 const reference = "../../docs/plans.md"
@@ -35,42 +36,75 @@ func TestReferenceExamples(t *testing.T) {
 	}
 }
 
-// Guarantees that every key that a file may hold is described in the reference, in the section of its mapping.
+// rowsOf returns the rows of a mapping's table in the reference.
+func rowsOf[S any](m *mapping[S]) []string {
+	var rows []string
+	for _, k := range m.keys {
+		usual := k.usual
+		if usual == "" {
+			usual = "required"
+		}
+		rows = append(rows, row(k.name, k.kind, usual, k.doc))
+	}
+	return rows
+}
+
+var largeNumber = regexp.MustCompile(`\b\d{4,}\b`)
+
+// row writes a row of a table, with commas in its large numbers.
+func row(name string, cells ...string) string {
+	text := "| `" + name + "` |"
+	for _, c := range cells {
+		text += strings.TrimRight(" "+largeNumber.ReplaceAllStringFunc(c, thousands), " ") + " |"
+	}
+	return text
+}
+
+func thousands(n string) string {
+	for at := len(n) - 3; at > 0; at -= 3 {
+		n = n[:at] + "," + n[at:]
+	}
+	return n
+}
+
+// Guarantees that the reference describes every key as it is declared, in the table of its mapping. -update rewrites
+// the rows of the tables.
 func TestReferenceKeys(t *testing.T) {
 	text, err := os.ReadFile(reference)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for title, s := range map[string]*schema{
-		"## Top level": topSchema, "## Plans": planSchema, "## Limits": limitSchema,
-		"### How a limit counts": tierSchema,
-		"**Quota**":              quotaSchema, "### match": matchSchema, "### cost": costSchema,
-		"## Tenants":    tenantSchema,
-		"### Overrides": overrideSchema, "### Boosts": boostSchema, "## Routes": routeSchema, "## Keys": keySchema,
-		"## The SLA form": slaSchema,
-	} {
-		_, section, found := strings.Cut(string(text), "\n"+title)
-		if section, _, _ = strings.Cut(section, "\n#"); !found {
-			t.Errorf("%s has no section %q", reference, title)
-		}
-		for _, key := range s.Keys {
-			if !strings.Contains(section, "`"+key+"`") {
-				t.Errorf("%s: section %q does not describe %s", reference, title, key)
-			}
-		}
+	var overridable []string
+	for _, k := range overrideKeys.keys {
+		overridable = append(overridable, row(k.name, k.kind, k.override))
 	}
+	got := string(text)
+	for title, rows := range map[string][]string{
+		"## Top level": rowsOf(topKeys), "## Plans": rowsOf(planKeys), "## Limits": rowsOf(limitKeys),
+		"**Tiers**": rowsOf(tierKeys), "**Quota**": rowsOf(quotaKeys), "### match": rowsOf(matchKeys),
+		"### cost": rowsOf(costKeys), "## Tenants": rowsOf(tenantKeys), "### Overrides": overridable,
+		"### Boosts": rowsOf(boostKeys), "## Routes": rowsOf(routeKeys), "## Keys": rowsOf(keyKeys),
+		"## The SLA form": rowsOf(slaKeys),
+	} {
+		before, section, found := strings.Cut(got, "\n"+title)
+		heading, table, rule := strings.Cut(section, "|---|\n")
+		if !found || !rule || strings.Contains(heading, "\n#") {
+			t.Fatalf("%s has no table in the section %q", reference, title)
+		}
+		_, after, _ := strings.Cut("\n"+table, "\n\n")
+		got = before + "\n" + title + heading + "|---|\n" + strings.Join(rows, "\n") + "\n\n" + after
+	}
+	golden.CheckFile(t, reference, got)
 }
 
 // Guarantees that no key is both accepted and refused with an answer of its own.
 func TestSchemas(t *testing.T) {
-	for _, s := range []*schema{limitSchema, ipLimitSchema, overrideSchema, quotaOverrideSchema} {
+	for _, s := range []schema{limitKeys.schema, limitLists[ipLimit].schema, overrideKeys.schema,
+		quotaOverrideKeys.schema} {
 		for _, key := range s.Keys {
 			if s.Refused[key] != "" {
 				t.Errorf("%s: key %s is both known and refused", s.What, key)
 			}
 		}
-	}
-	if got := withoutKeys([]string{"a", "b", "c"}, "b"); !reflect.DeepEqual(got, []string{"a", "c"}) {
-		t.Errorf("withoutKeys of b = %v, want a and c", got)
 	}
 }

@@ -433,14 +433,16 @@ func CompileSettings(d Document) (*Settings, error) {
 	if v.Node == nil {
 		return nil, r.Err()
 	}
-	o, ok := r.Object(v, settingsSchema)
+	o, ok := r.Object(v, &settingsKeys.schema)
 	if !ok {
 		return nil, r.Err()
 	}
 	s := NoSettings()
-	s.anonymous = take(o, "anonymousPlan", "", r.id).v
-	if f := take(o, "ipv6Prefix", "", r.ipv6Prefix); f.set {
-		s.prefix = f.v
+	if v, ok := o.Get("anonymousPlan"); ok {
+		s.anonymous, _ = r.id(v)
+	}
+	if v, ok := o.Get("ipv6Prefix"); ok {
+		s.prefix, _ = ipv6Prefix.read(r, v)
 	}
 	if list, ok := o.Get("ipLimits"); ok {
 		if limits := each(r, list, "limits", r.limitsOf(ipLimit, "ipLimits", routeOptions{})); len(limits) > 0 {
@@ -471,5 +473,6 @@ func CompileKey(d Document) (*Key, error) {
 	if err := d.finish(r, raw.id); err != nil {
 		return nil, err
 	}
-	return &raw.key, nil
+	k := raw.key()
+	return &k, nil
 }

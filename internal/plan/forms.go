@@ -12,13 +12,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// formOf reads how the limit counts. A limit has exactly one of four forms: algorithm, tiers, quota or
-// concurrency.
+// formOf reads how the limit counts. A limit has exactly one of four forms: algorithm, tiers, quota or concurrency. The
+// one tier that s has is read by most of them.
 func (r *reader) formOf(o object, s *spec, layer string) {
 	tiers, hasTiers := o.Get("tiers")
 	quota, hasQuota := o.Get("quota")
 	places, hasPlaces := o.Get("concurrency")
-	s.algorithm = take(o, "algorithm", layer, r.algorithm)
+	limitKeys.take(r, o, s, layer, "id", "algorithm")
 	switch {
 	case hasPlaces:
 		s.form = formPlaces
@@ -30,14 +30,15 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 			}
 		}
 		s.algorithm = field[limit.Algorithm]{v: limit.SlidingBuckets, set: true, from: placeOf(places, layer)}
-		s.tiers, s.tiersAt = r.places(o, layer), placeOf(places, layer)
+		limitKeys.take(r, o, s, layer, "concurrency", "holdFor")
+		s.tiersAt = placeOf(places, layer)
 		s.buckets.v = placeBuckets
 		return
 	case hasQuota:
 		s.form = formQuota
 		r.refuseBeside(o, "quota", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers", "align")
 		s.algorithm = field[limit.Algorithm]{v: limit.Quota, set: true, from: placeOf(quota, layer)}
-		s.tiers, s.tiersAt = r.quota(quota, layer), placeOf(quota, layer)
+		s.tiers[0], s.tiersAt = r.quota(quota, layer), placeOf(quota, layer)
 	case hasTiers:
 		s.form = formTiers
 		r.refuseBeside(o, "tiers", "rate", "threshold", "period", "burst")
@@ -52,11 +53,12 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 		s.tiers, s.tiersAt = r.tiers(tiers, layer), placeOf(tiers, layer)
 	case s.algorithm.set:
 		s.form = formSingle
-		s.tiers, s.tiersAt = r.singleTier(o, s.algorithm, layer), s.from
+		s.tiersAt = s.from
+		r.singleTier(o, s, layer)
 	default:
 		if !o.Misspelt("algorithm", "tiers", "quota", "concurrency") {
 			forms := "algorithm (with rate or threshold, and period), tiers, quota, or concurrency (with holdFor)"
-			if s.kind == ipLimit {
+			if s.in == ipLimit {
 				forms = "algorithm (with rate or threshold, and period), tiers, or quota"
 			}
 			r.Problem(o.Value, "the limit counts nothing: give it %s", forms)
@@ -66,10 +68,7 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 	if v, ok := o.Get("holdFor"); ok && !o.Misspelt("concurrency") {
 		r.Problem(v, "only a limit with concurrency has holdFor")
 	}
-	s.buckets = take(o, "buckets", layer, func(v value) (int, bool) {
-		n, ok := r.Integer(v, 1, limit.MaxBuckets)
-		return int(n), ok
-	})
+	limitKeys.take(r, o, s, layer, "buckets")
 	if b := s.buckets; b.set && s.form != formQuota && !s.algorithm.bad && !s.algorithm.v.HasBuckets() {
 		r.problemAt(b.from, "only sliding_buckets has buckets, this is %s", s.algorithm.v)
 		s.buckets.bad = true
@@ -99,8 +98,8 @@ func (r *reader) algorithm(v value) (limit.Algorithm, bool) {
 }
 
 // singleTier reads the form of one tier: algorithm, rate or threshold, period, burst.
-func (r *reader) singleTier(o object, a field[limit.Algorithm], layer string) []tierSpec {
-	t := tierSpec{from: placeOf(o.Value, layer)}
+func (r *reader) singleTier(o object, s *spec, layer string) {
+	a, t := s.algorithm, &s.tiers[0]
 	amount, other := "threshold", "rate"
 	if a.bad { // without the algorithm, rate and threshold are equally good
 		if _, ok := o.Get("rate"); ok {
@@ -110,24 +109,18 @@ func (r *reader) singleTier(o object, a field[limit.Algorithm], layer string) []
 		amount, other = "rate", "threshold"
 	}
 	if v, ok := o.Get(other); ok && !a.bad {
-		if _, both := o.Get(amount); both {
-			r.Problem(v, "%s has %s, not %s", a.v, amount, other)
-			t.amount = take(o, amount, layer, r.units)
-		} else {
-			r.Problem(v, "%s has %s, not %s", a.v, amount, other)
-			t.amount = take(o, other, layer, r.units)
+		r.Problem(v, "%s has %s, not %s", a.v, amount, other)
+		if _, both := o.Get(amount); !both {
+			limitKeys.take(r, o, s, layer, other)
 			t.amount.bad = true
+			amount = ""
 		}
-	} else {
-		t.amount = need(r, o, amount, layer, "units per period", r.units)
 	}
-	t.period = need(r, o, "period", layer, "a duration such as 1s", r.duration)
-	t.burst = take(o, "burst", layer, r.units)
+	limitKeys.take(r, o, s, layer, amount, "period", "burst")
 	if t.burst.set && !a.bad && !a.v.HasBurst() {
 		r.problemAt(t.burst.from, "only a token_bucket has a burst, this is %s", a.v)
 		t.burst = field[int64]{}
 	}
-	return []tierSpec{t}
 }
 
 // placeBuckets is the number of buckets of a limit on requests in flight: a place that nobody gives back counts for
@@ -137,21 +130,41 @@ const placeBuckets = 8
 // leastHold is the shortest holdFor. Places are renewed every quarter of it.
 const leastHold = time.Second
 
-// places reads the form of a limit on requests in flight: concurrency and holdFor.
-func (r *reader) places(o object, layer string) []tierSpec {
-	t := tierSpec{from: placeOf(o.Value, layer)}
-	t.amount = need(r, o, "concurrency", layer, "requests in flight", r.units)
-	t.period = need(r, o, "holdFor", layer, "how long a request counts whose end nobody reports, such as 30s",
-		func(v value) (time.Duration, bool) {
-			d, ok := r.duration(v)
-			if ok && (d < leastHold || d > limit.MaxKept) {
-				r.Problem(v, "%s is not within %s to %s", d, leastHold, limit.DurationText(limit.MaxKept))
-				ok = false
-			}
-			return d, ok
-		})
-	return []tierSpec{t}
+// hold reads how long a place counts that nobody gives back.
+func (r *reader) hold(v value) (time.Duration, bool) {
+	d, ok := r.duration(v)
+	if ok && (d < leastHold || d > limit.MaxKept) {
+		r.Problem(v, "%s is not within %s to %s", d, leastHold, limit.DurationText(limit.MaxKept))
+		ok = false
+	}
+	return d, ok
 }
+
+var (
+	tierKeys = mappingOf("a tier", nil,
+		bind(key[tierSpec]{name: "period", need: "a duration such as 10s; a bare number is seconds",
+			doc: "no two tiers have the same"}, durationKind,
+			func(t *tierSpec) *field[time.Duration] { return &t.period }),
+		bind(key[tierSpec]{name: "threshold", need: "units per period", doc: "most units in a period"}, unitsKind,
+			func(t *tierSpec) *field[int64] { return &t.amount }),
+	)
+	quotaKeys = mappingOf("a quota", nil,
+		bind(key[tierSpec]{name: "units", need: "units per calendar period", doc: "most units in a period"}, unitsKind,
+			func(t *tierSpec) *field[int64] { return &t.amount }),
+		bind(key[tierSpec]{name: "every", need: "day, week, month or year", doc: "a week begins on Monday"},
+			oneOf(limit.ParseEvery, "day", "week", "month", "year"),
+			func(t *tierSpec) *field[limit.Every] { return &t.every }),
+		bind(key[tierSpec]{name: "timezone", usual: "`UTC`", doc: "of the IANA database, as in `Europe/Paris`. Every " +
+			"function, the command and the library contain the database, so the machine needs no zone files"},
+			kind[*time.Location]{"name", (*reader).timezone},
+			func(t *tierSpec) *field[*time.Location] { return &t.timezone }),
+		bind(key[tierSpec]{name: "anchorDay", usual: "1",
+			doc: "`month`, `year`: the day on which it begins; if the month is shorter, its last day"},
+			between(1, 31), func(t *tierSpec) *field[int] { return &t.anchorDay }),
+		bind(key[tierSpec]{name: "anchorMonth", usual: "1", doc: "`year`: the month in which it begins"},
+			between(1, 12), func(t *tierSpec) *field[int] { return &t.anchorMonth }),
+	)
+)
 
 func (r *reader) tiers(v value, layer string) []tierSpec {
 	items, ok := r.List(v, "tiers, {period, threshold}")
@@ -165,10 +178,7 @@ func (r *reader) tiers(v value, layer string) []tierSpec {
 	tiers := make([]tierSpec, 0, len(items))
 	for _, item := range items {
 		t := tierSpec{from: placeOf(item, layer)}
-		if o, ok := r.Object(item, tierSchema); ok {
-			t.period = need(r, o, "period", layer, "a duration such as 10s; a bare number is seconds", r.duration)
-			t.amount = need(r, o, "threshold", layer, "units per period", r.units)
-		} else {
+		if _, ok := tierKeys.read(r, item, &t, layer); !ok {
 			t.period.bad, t.amount.bad = true, true
 		}
 		tiers = append(tiers, t)
@@ -176,26 +186,12 @@ func (r *reader) tiers(v value, layer string) []tierSpec {
 	return tiers
 }
 
-func (r *reader) quota(v value, layer string) []tierSpec {
+func (r *reader) quota(v value, layer string) tierSpec {
 	t := tierSpec{from: placeOf(v, layer)}
-	o, ok := r.Object(v, quotaSchema)
-	if !ok {
+	if _, ok := quotaKeys.read(r, v, &t, layer); !ok {
 		t.amount.bad, t.every.bad = true, true
-		return []tierSpec{t}
+		return t
 	}
-	t.amount = need(r, o, "units", layer, "units per calendar period", r.units)
-	t.every = need(r, o, "every", layer, "day, week, month or year", func(v value) (limit.Every, bool) {
-		return choice(r, v, limit.ParseEvery, []string{"day", "week", "month", "year"})
-	})
-	t.timezone = take(o, "timezone", layer, r.timezone)
-	t.anchorDay = take(o, "anchorDay", layer, func(v value) (int, bool) {
-		n, ok := r.Integer(v, 1, 31)
-		return int(n), ok
-	})
-	t.anchorMonth = take(o, "anchorMonth", layer, func(v value) (int, bool) {
-		n, ok := r.Integer(v, 1, 12)
-		return int(n), ok
-	})
 	if d := t.anchorDay; d.set && !t.every.bad && t.every.v != limit.Month && t.every.v != limit.Year {
 		r.problemAt(d.from, "anchorDay is for month and year, not for %s", t.every.v)
 		t.anchorDay.bad = true
@@ -204,7 +200,7 @@ func (r *reader) quota(v value, layer string) []tierSpec {
 		r.problemAt(m.from, "anchorMonth is for year, not for %s", t.every.v)
 		t.anchorMonth.bad = true
 	}
-	return []tierSpec{t}
+	return t
 }
 
 // timezone reads a name of the IANA database. It refuses "Local", which is a different zone on each machine.

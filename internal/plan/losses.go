@@ -98,15 +98,12 @@ func (c *comparison) limit(old, now *Effective) {
 		c.weakens("unit goes from %s to %s, so it no longer limits %s, and what it has counted stays counted",
 			old.Limit.Unit, now.Limit.Unit, old.Limit.Unit)
 	}
-	if strictness(now.Limit.OnStoreFailure) < strictness(old.Limit.OnStoreFailure) {
-		c.weakens("onStoreFailure goes from %s to %s", old.Limit.OnStoreFailure, now.Limit.OnStoreFailure)
-	}
-	if old.Limit.Exact && !now.Limit.Exact {
-		c.weakens("exact goes from true to false, so it may be counted from leases")
-	}
-	valued := old.Limit.Per != limit.PerTenant && now.Limit.Per != limit.PerTenant
-	if valued && now.Limit.MaxValues > old.Limit.MaxValues {
-		c.weakens("maxValues rises from %d to %d", old.Limit.MaxValues, now.Limit.MaxValues)
+	for _, k := range limitKeys.keys {
+		if k.loss != nil {
+			if text := k.loss(old.Limit, now.Limit); text != "" {
+				c.weakens("%s", text)
+			}
+		}
 	}
 }
 
@@ -119,7 +116,7 @@ func (c *comparison) amounts(old, now *Effective) {
 	}
 }
 
-// strictness orders the policies by how much they deny while the store is unavailable.
+// strictness orders what a limit does on a failure by how much they deny while the store is unavailable.
 func strictness(p limit.FailurePolicy) int {
 	return slices.Index([]limit.FailurePolicy{limit.Open, limit.Backstop, limit.Closed}, p)
 }

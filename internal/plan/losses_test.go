@@ -219,13 +219,13 @@ var lossCases = map[string][]struct{ before, after, want, back string }{
 // Guarantees that every setting of a limit that is loosened or removed is reported with its old and its new value,
 // that nothing is reported for settings that become stricter, and that the cases cover every key of a limit.
 func TestLosses(t *testing.T) {
-	for _, key := range limitSchema.Keys {
+	for _, key := range limitKeys.Keys {
 		if len(lossCases[key]) == 0 {
 			t.Errorf("no case of the table changes the key %s", key)
 		}
 	}
 	for key, cases := range lossCases {
-		if !slices.Contains(limitSchema.Keys, key) && key != "units" {
+		if !slices.Contains(limitKeys.Keys, key) && key != "units" {
 			t.Errorf("the table has cases for %s, which is not a key of a limit", key)
 		}
 		for _, tt := range cases {

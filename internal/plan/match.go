@@ -14,6 +14,14 @@ import (
 // methodNames are the standard methods, in the order of methodNumber.
 var methodNames = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
 
+// match says which requests a limit counts, or a route serves.
+type match struct {
+	methods field[[]string]
+	pattern field[route.Pattern]
+	routeOptions
+	rule route.Rule // methods and pattern, with the options applied
+}
+
 // routeOptions say which other spellings of a request a match counts. An option that is not written is off, so that a
 // stored document without the option keeps its meaning.
 type routeOptions struct {
@@ -21,47 +29,54 @@ type routeOptions struct {
 	impliesHead     field[bool] // match HEAD if GET is named
 }
 
-// routeOptions reads the options of a plan or of a match. An option that is absent is taken from outer.
-func (r *reader) routeOptions(o object, layer string, outer routeOptions) routeOptions {
-	own := routeOptions{take(o, "caseInsensitive", layer, r.Boolean), take(o, "impliesHead", layer, r.Boolean)}
-	if !own.caseInsensitive.set {
-		own.caseInsensitive = outer.caseInsensitive
-	}
-	if !own.impliesHead.set {
-		own.impliesHead = outer.impliesHead
-	}
-	return own
-}
+var (
+	methodsKey = bind(key[match]{name: "methods", usual: "any", doc: "`" + strings.Join(methodNames, " ") + "`"},
+		kind[[]string]{"list, or one", (*reader).methods}, func(m *match) *field[[]string] { return &m.methods })
+	patternKey = bind(key[match]{name: "pathPattern", usual: "any",
+		doc: "`/product/*` and `/product/{id}`: one segment; `/product/**`: any tail, also none"},
+		kind[route.Pattern]{"pattern", (*reader).pattern}, func(m *match) *field[route.Pattern] { return &m.pattern })
 
-// matchOf reads match: {methods, pathPattern, caseInsensitive, impliesHead}.
-func (r *reader) matchOf(o object, s *spec, layer string, options routeOptions) {
-	s.rule.Any = true
-	s.options = options
+	routeKeys = mappingOf("a route", nil, methodsKey, patternKey)
+	matchKeys = mappingOf("a match", nil, methodsKey, patternKey,
+		bind(key[match]{name: "caseInsensitive", usual: "that of the plan, else false",
+			doc: "the letters of `pathPattern` match in any case"}, booleanKind,
+			func(m *match) *field[bool] { return &m.caseInsensitive }),
+		bind(key[match]{name: "impliesHead", usual: "that of the plan, else false",
+			doc: "if `methods` has `GET` and not `HEAD`, HEAD counts as GET"}, booleanKind,
+			func(m *match) *field[bool] { return &m.impliesHead }),
+	)
+)
+
+// matchOf reads the match of a limit. An option that is absent is taken from options.
+func (r *reader) matchOf(o object, layer string, options routeOptions) match {
+	m := match{routeOptions: options}
+	m.rule.Any = true
 	v, ok := o.Get("match")
 	if !ok {
-		return
+		return m
 	}
-	m, ok := r.Object(v, matchSchema)
-	if !ok {
-		return
+	if _, ok := matchKeys.read(r, v, &m, layer); !ok {
+		return m
 	}
-	s.methods, s.pattern, s.rule = r.routeRule(m, layer)
-	s.options = r.routeOptions(m, layer, options)
-	if s.options.caseInsensitive.v {
-		s.rule.Pattern = s.rule.Pattern.AnyCase()
+	m.setRule()
+	if m.caseInsensitive.v {
+		m.rule.Pattern = m.rule.Pattern.AnyCase()
 	}
-	if s.options.impliesHead.v && s.lacksHead() {
-		s.rule.Methods = append(slices.Clone(s.rule.Methods), "HEAD")
+	if m.impliesHead.v && m.lacksHead() {
+		m.rule.Methods = append(slices.Clone(m.rule.Methods), "HEAD")
 	}
+	return m
+}
+
+// setRule makes the rule of the methods and the pattern.
+func (m *match) setRule() {
+	m.rule = route.Rule{Methods: m.methods.v, Pattern: m.pattern.v, Any: !m.pattern.set || m.pattern.bad}
 }
 
 // lacksHead reports whether the match names GET and not HEAD.
-func (s *spec) lacksHead() bool {
-	return slices.Contains(s.methods.v, "GET") && !slices.Contains(s.methods.v, "HEAD")
+func (m *match) lacksHead() bool {
+	return slices.Contains(m.methods.v, "GET") && !slices.Contains(m.methods.v, "HEAD")
 }
-
-// headAsGet reports whether the limit counts HEAD only because it counts GET.
-func (s *spec) headAsGet() bool { return s.options.impliesHead.v && s.lacksHead() }
 
 // warnOfSpellings reports the limits of a list that a request avoids with another spelling, in one warning. It leaves
 // out limits whose author has written the option, either way. at is where the warning is placed; where says in which
@@ -72,10 +87,10 @@ func (r *reader) warnOfSpellings(specs []*spec, at place, where string) {
 		if s.matchBad() || s.mode.v == limit.Off {
 			continue
 		}
-		if !s.options.caseInsensitive.set && s.rule.Pattern.HasCase() {
+		if !s.caseInsensitive.set && s.rule.Pattern.HasCase() {
 			paths = append(paths, s.id.v)
 		}
-		if !s.options.impliesHead.set && s.lacksHead() {
+		if !s.impliesHead.set && s.lacksHead() {
 			heads = append(heads, s.id.v)
 		}
 	}
@@ -149,30 +164,17 @@ func limitsText(ids []string) string {
 	return fmt.Sprintf("%s%s and %d more", text, strings.Join(ids[:most], ", "), len(ids)-most)
 }
 
-// routeRule reads the methods and pathPattern of a match or of a route.
-func (r *reader) routeRule(o object, layer string) (methods field[[]string], pattern field[string], rule route.Rule) {
-	rule.Any = true
-	methods = take(o, "methods", layer, r.methods)
-	rule.Methods = methods.v
-	pattern = take(o, "pathPattern", layer, func(v value) (string, bool) {
-		s, ok := r.Text(v)
-		if !ok {
-			return "", false
-		}
-		p, err := route.ParsePattern(s)
-		if err != nil {
-			var bad *route.SyntaxError
-			if errors.As(err, &bad) {
-				r.Problem(v, "pattern %s, character %d: %s", configfile.Quote(s), bad.Position, bad.Message)
-			} else {
-				r.Problem(v, "pattern %s: %v", configfile.Quote(s), err)
-			}
-			return "", false
-		}
-		rule.Pattern, rule.Any = p, false
-		return p.String(), true
-	})
-	return methods, pattern, rule
+func (r *reader) pattern(v value) (route.Pattern, bool) {
+	s, ok := r.Text(v)
+	if !ok {
+		return route.Pattern{}, false
+	}
+	p, err := route.ParsePattern(s)
+	var bad *route.SyntaxError
+	if errors.As(err, &bad) {
+		r.Problem(v, "pattern %s, character %d: %s", configfile.Quote(s), bad.Position, bad.Message)
+	}
+	return p, err == nil
 }
 
 func (r *reader) methods(v value) ([]string, bool) {

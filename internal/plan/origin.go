@@ -35,25 +35,14 @@ type Value struct {
 // Values lists the settings of the limit in the order in which a plan is best written, each with its origin. Defaults
 // are listed if they affect what the limit does.
 func (e *Effective) Values() []Value {
-	s := e.spec
 	l := &lister{e: e}
-	l.add("per", s.perText(), markOf(&s.per))
-	l.match()
-	if s.group.set {
-		l.add("group", s.group.v, markOf(&s.group))
-	}
-	if s.form != formQuota && s.form != formPlaces {
-		l.add("algorithm", s.algorithm.v.String(), markOf(&s.algorithm))
-	}
-	for i := range s.tiers {
-		l.tier(i)
-	}
-	if s.algorithm.v.HasBuckets() && s.form != formPlaces {
-		l.add("buckets", strconv.Itoa(e.Limit.Tiers[0].Buckets), markOf(&s.buckets))
-	}
-	for i := range policies {
-		if text := policies[i].text(e); text != "" {
-			l.add(policies[i].key, text, policies[i].mark(s))
+	for _, k := range limitKeys.keys {
+		if k.list != nil {
+			k.list(l)
+		} else if k.text != nil && (!k.ifSet || k.mark(e.spec).set) {
+			if text := k.text(e); text != "" {
+				l.add(k.name, text, k.mark(e.spec))
+			}
 		}
 	}
 	return l.values
@@ -64,13 +53,13 @@ func (l *lister) match() {
 	s := l.e.spec
 	if len(s.methods.v) > 0 {
 		l.add("match.methods", strings.Join(s.methods.v, ", "), markOf(&s.methods))
-		if head := &s.options.impliesHead; head.set && s.lacksHead() {
+		if head := &s.impliesHead; head.set && s.lacksHead() {
 			l.add("match.impliesHead", strconv.FormatBool(head.v), markOf(head))
 		}
 	}
 	if s.pattern.set {
-		l.add("match.pathPattern", s.pattern.v, markOf(&s.pattern))
-		if anyCase := &s.options.caseInsensitive; anyCase.set && s.rule.Pattern.HasCase() {
+		l.add("match.pathPattern", s.pattern.v.String(), markOf(&s.pattern))
+		if anyCase := &s.caseInsensitive; anyCase.set && s.rule.Pattern.HasCase() {
 			l.add("match.caseInsensitive", strconv.FormatBool(anyCase.v), markOf(anyCase))
 		}
 	}
@@ -78,12 +67,12 @@ func (l *lister) match() {
 
 func (s *spec) perText() string {
 	switch {
-	case s.kind == ipLimit:
+	case s.in == ipLimit:
 		return "address"
-	case s.per.v == "":
+	case s.per.v.text == "":
 		return limit.PerTenant
 	}
-	return strings.ReplaceAll(s.per.v, "+", " + ")
+	return strings.ReplaceAll(s.per.v.text, "+", " + ")
 }
 
 type lister struct {
@@ -104,6 +93,17 @@ func (m mark) origin() Origin {
 		layer = "SLA"
 	}
 	return Origin{m.from.Doc.Name, m.from.Line, m.from.Column, layer}
+}
+
+// tiers lists the algorithm and the tiers.
+func (l *lister) tiers() {
+	s := l.e.spec
+	if s.form != formQuota && s.form != formPlaces {
+		l.add("algorithm", s.algorithm.v.String(), markOf(&s.algorithm))
+	}
+	for i := range s.tiers {
+		l.tier(i)
+	}
 }
 
 // tier lists one tier. It takes the amounts from the limit itself, since a boost may have raised them.
@@ -147,9 +147,9 @@ func (l *lister) amount(name string, i int, m mark, of func(*limit.Tier) int64) 
 	from := m.origin()
 	if b := l.e.boost; b != nil {
 		was := fmt.Sprintf("%d from %s", of(&l.e.base.Limit.Tiers[i]), from.Layer)
-		at := b.factorAt
+		at := b.factor.from
 		from = Origin{at.Doc.Name, at.Line, at.Column, fmt.Sprintf("boost ×%s until %s of %s",
-			b.factor(), b.until.v.Format(time.RFC3339), was)}
+			b.factorText(), b.until.v.Format(time.RFC3339), was)}
 	}
 	if sh := l.e.share; sh != nil {
 		was := fmt.Sprintf("%s of %d from %s", sh.Why, of(&l.e.whole.Limit.Tiers[i]), from.Layer)

@@ -56,7 +56,7 @@ func (r *reader) parse(sources []Source) (*rawConfig, error) {
 }
 
 func (r *reader) open(src Source) *configfile.Document {
-	d := r.Open(src, "it needs at least one of "+strings.Join(topSchema.Keys, ", "))
+	d := r.Open(src, "it needs at least one of "+strings.Join(topKeys.Keys, ", "))
 	r.documents = append(r.documents, d)
 	return d
 }
@@ -83,21 +83,25 @@ type rawConfig struct {
 }
 
 type rawPlan struct {
-	at     place
-	id     field[string]
+	at place
+	id field[string]
+	routeOptions
 	limits []*spec
 }
 
 type rawRoute struct {
-	at   place
-	rule route.Rule
+	at place
+	match
 }
 
 type rawKey struct {
-	key    Key
-	id     field[string]
-	tenant field[string]
-	hash   field[string]
+	id, tenant, subject, hash, pepper field[string]
+	expires                           field[time.Time]
+	revoked                           field[bool]
+}
+
+func (k *rawKey) key() Key {
+	return Key{k.id.v, k.tenant.v, k.subject.v, k.hash.v, k.pepper.v, k.expires.v, k.revoked.v}
 }
 
 // read reads the sections of one file.
@@ -105,7 +109,7 @@ func (r *reader) read(root value, raw *rawConfig) {
 	if r.ofServe(root) {
 		return
 	}
-	o, ok := r.Object(root, topSchema)
+	o, ok := r.Object(root, &topKeys.schema)
 	if !ok {
 		return
 	}
@@ -135,7 +139,7 @@ func (r *reader) read(root value, raw *rawConfig) {
 			raw.ipLimits = append(raw.ipLimits, limits...)
 			file.IPLimits = len(limits)
 		case "ipv6Prefix":
-			raw.prefixes = append(raw.prefixes, take(o, "ipv6Prefix", "", r.ipv6Prefix))
+			raw.prefixes = append(raw.prefixes, valueOf(r, e.Value, "", ipv6Prefix))
 		case "tenants":
 			tenants := each(r, e.Value, "tenants", func(v value) (*rawTenant, bool) {
 				t := r.tenant(v)
@@ -144,7 +148,7 @@ func (r *reader) read(root value, raw *rawConfig) {
 			raw.tenants = append(raw.tenants, tenants...)
 			file.Tenants = len(tenants)
 		case "anonymousPlan":
-			raw.anonymous = append(raw.anonymous, take(o, "anonymousPlan", "", r.id))
+			raw.anonymous = append(raw.anonymous, valueOf(r, e.Value, "", idKind))
 		case "routes":
 			routes := each(r, e.Value, "routes", r.route)
 			raw.routes = append(raw.routes, routes...)
@@ -165,7 +169,7 @@ func (r *reader) ofServe(root value) bool {
 	var first *configfile.Node
 	for i := 0; i+1 < len(root.Node.Content); i += 2 {
 		switch key := root.Node.Content[i]; {
-		case slices.Contains(topSchema.Keys, key.Text):
+		case slices.Contains(topKeys.Keys, key.Text):
 			return false
 		case first == nil && (key.Text == "domain" || key.Text == "descriptors"):
 			first = key
@@ -175,7 +179,7 @@ func (r *reader) ofServe(root value) bool {
 		return false
 	}
 	r.Problem(value{Doc: root.Doc, Node: first}, "the key %s belongs to a file for 'sluice serve --config'; a plans "+
-		"file has at least one of %s", first.Text, strings.Join(topSchema.Keys, ", "))
+		"file has at least one of %s", first.Text, strings.Join(topKeys.Keys, ", "))
 	return true
 }
 
@@ -212,58 +216,41 @@ func reportDuplicates[T any](r *reader, items []T, what string, id func(T) field
 }
 
 // limitsOf returns a function for each that reads the limits of one list.
-func (r *reader) limitsOf(k kind, layer string, options routeOptions) func(value) (*spec, bool) {
+func (r *reader) limitsOf(in list, layer string, options routeOptions) func(value) (*spec, bool) {
 	return func(v value) (*spec, bool) {
-		s := r.limit(v, k, layer, options)
+		s := r.limit(v, in, layer, options)
 		return s, s != nil
 	}
 }
 
 func (r *reader) plan(v value) (*rawPlan, bool) {
-	o, ok := r.Object(v, planSchema)
+	p := &rawPlan{at: placeOf(v, "")}
+	o, ok := planKeys.read(r, v, p, "")
 	if !ok {
 		return nil, false
 	}
-	p := &rawPlan{at: placeOf(v, ""), id: need(r, o, "id", "", "1 to 64 of A-Z a-z 0-9 . _ -", r.id)}
 	layer := "plan " + configfile.Clip(p.id.v)
-	options := r.routeOptions(o, layer, routeOptions{})
+	p.caseInsensitive.from.layer, p.impliesHead.from.layer = layer, layer
 	if list, ok := r.Required(o, "limits", "a list of limits; [] for none"); ok {
-		p.limits = each(r, list, "limits", r.limitsOf(planLimit, layer, options))
+		p.limits = each(r, list, "limits", r.limitsOf(planLimit, layer, p.routeOptions))
 	}
 	return p, true
 }
 
 func (r *reader) route(v value) (rawRoute, bool) {
-	o, ok := r.Object(v, routeSchema)
-	if !ok {
-		return rawRoute{}, false
-	}
-	methods, pattern, rule := r.routeRule(o, "")
-	if !methods.set && !pattern.set && !o.Misspelt("methods", "pathPattern") {
+	out := rawRoute{at: placeOf(v, "")}
+	o, ok := routeKeys.read(r, v, &out.match, "")
+	if ok && !out.methods.set && !out.pattern.set && !o.Misspelt("methods", "pathPattern") {
 		r.Problem(v, "a route needs methods or pathPattern")
 	}
-	return rawRoute{placeOf(v, ""), rule}, !methods.bad && !pattern.bad
+	out.setRule()
+	return out, ok && !out.methods.bad && !out.pattern.bad
 }
 
 func (r *reader) key(v value) (rawKey, bool) {
-	o, ok := r.Object(v, keySchema)
-	if !ok {
-		return rawKey{}, false
-	}
-	text := func(what string) func(value) (string, bool) {
-		return func(v value) (string, bool) { return r.name(v, what) }
-	}
-	k := rawKey{
-		id:     need(r, o, "id", "", "1 to 64 of A-Z a-z 0-9 . _ -", r.id),
-		tenant: need(r, o, "tenant", "", "the id of a tenant", text("tenant id")),
-		hash:   need(r, o, "hash", "", "64 hex digits, as sluice key prints them", r.hash),
-	}
-	subject := take(o, "subject", "", text("subject"))
-	pepper := need(r, o, "pepper", "", "the id of the pepper that made the hash", r.id)
-	expires := take(o, "expires", "", r.instant)
-	revoked := take(o, "revoked", "", r.Boolean)
-	k.key = Key{k.id.v, k.tenant.v, subject.v, k.hash.v, pepper.v, expires.v, revoked.v}
-	return k, true
+	var k rawKey
+	_, ok := keyKeys.read(r, v, &k, "")
+	return k, ok
 }
 
 func (r *reader) hash(v value) (string, bool) {
@@ -341,10 +328,8 @@ func (r *reader) ipv6Prefixes(raw *rawConfig) {
 	}
 }
 
-func (r *reader) ipv6Prefix(v value) (int, bool) {
-	n, ok := r.Integer(v, MinIPv6Prefix, MaxIPv6Prefix)
-	return int(n), ok
-}
+// ipv6Prefix is the kind of the value of the key ipv6Prefix.
+var ipv6Prefix = between(MinIPv6Prefix, MaxIPv6Prefix)
 
 func (r *reader) anonymous(raw *rawConfig, plans map[string]*Plan, ids []string) {
 	for i, f := range raw.anonymous {
@@ -415,12 +400,12 @@ func (r *reader) keys(raw *rawConfig) {
 		if !k.tenant.bad && raw.config.byID[k.tenant.v] == nil && !r.draft && !r.tenantsUnread {
 			r.problemAt(k.tenant.from, "there is no tenant %s", configfile.Quote(k.tenant.v))
 		}
-		at := stored{k.key.Hash, k.key.Pepper}
+		at := stored{k.hash.v, k.pepper.v}
 		if id, twice := first[at]; twice && !k.hash.bad {
 			r.problemAt(k.hash.from, "key %s has this hash already", configfile.Quote(id))
 		}
-		first[at] = k.key.ID
-		raw.config.keys = append(raw.config.keys, k.key)
+		first[at] = k.id.v
+		raw.config.keys = append(raw.config.keys, k.key())
 	}
 }
 

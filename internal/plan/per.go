@@ -8,6 +8,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
+// per says which counters a limit has.
+type per struct {
+	text  string // its words, sorted and joined with "+"
+	parts []part // without the word tenant
+}
+
 // part is one word of a limit's per.
 type part struct {
 	kind  partKind
@@ -31,17 +37,16 @@ const (
 	maxClaimName = 64
 )
 
-// per reads the words that say which counters a limit has: one word, or a list of them. The text holds the words
-// sorted and joined with "+".
-func (r *reader) per(v value) (text string, parts []part, ok bool) {
+// per reads the words that say which counters a limit has: one word, or a list of them.
+func (r *reader) per(v value) (out per, ok bool) {
 	items := []value{v}
 	if isList(v) {
 		if items, ok = r.List(v, "words"); !ok {
-			return "", nil, false
+			return out, false
 		}
 		if len(items) < 1 || len(items) > maxParts {
 			r.Problem(v, "%d words, want 1 to %d", len(items), maxParts)
-			return "", nil, false
+			return out, false
 		}
 	}
 	byWord := make(map[string]part, len(items))
@@ -66,14 +71,14 @@ func (r *reader) per(v value) (text string, parts []part, ok bool) {
 	slices.Sort(words)
 	for _, w := range words {
 		if w != limit.PerTenant {
-			parts = append(parts, byWord[w])
+			out.parts = append(out.parts, byWord[w])
 		}
 	}
-	if text = strings.Join(words, "+"); len(text) > limit.MaxNameBytes {
-		r.Problem(v, "the words have %d bytes together, want at most %d", len(text), limit.MaxNameBytes)
+	if out.text = strings.Join(words, "+"); len(out.text) > limit.MaxNameBytes {
+		r.Problem(v, "the words have %d bytes together, want at most %d", len(out.text), limit.MaxNameBytes)
 		ok = false
 	}
-	return text, parts, ok
+	return out, ok
 }
 
 func (r *reader) perWord(v value) (string, part, bool) {

@@ -1,111 +1,86 @@
 package plan
 
 import (
-	"maps"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// The keys of each mapping of a plans file. docs/plans.md describes them; a test compares the two.
+// The mappings whose values are lists, or are read elsewhere.
 var (
-	topSchema = &schema{
-		What: "a plans file",
-		Keys: []string{"plans", "tenants", "ipLimits", "ipv6Prefix", "anonymousPlan", "routes", "keys", "slas"},
+	settingKeys = []key[rawConfig]{
+		{name: "ipLimits", kind: "list of limits", usual: "none",
+			doc: "limits for each source address, before authentication"},
+		{name: "ipv6Prefix", kind: ipv6Prefix.text, usual: strconv.Itoa(DefaultIPv6Prefix),
+			doc: "how many bits of an IPv6 address name its counters: all addresses of such a network are counted as " +
+				"one, see [ipLimits](#iplimits). The key may stand in one file only"},
+		{name: "anonymousPlan", kind: "id of a plan", usual: "none",
+			doc: "calls without a credential get this plan instead of a 401. If there is neither an API key nor an " +
+				"issuer of JWTs, all calls get it. The key may stand in one file only"},
+		{name: "routes", kind: "list of routes", usual: "every request",
+			doc: "a path is answered with 404 unless each reading of it is a declared route, see [routes](#routes)"},
 	}
-	settingsSchema = &schema{What: "settings", Keys: []string{"ipLimits", "ipv6Prefix", "anonymousPlan", "routes"}}
+	settingsKeys = mappingOf("settings", nil, settingKeys...)
+	topKeys      = mappingOf("a plans file", nil, slices.Concat([]key[rawConfig]{
+		{name: "plans", kind: "list of plans", usual: "none", doc: "named lists of limits"},
+		{name: "tenants", kind: "list of tenants", usual: "none", doc: "who has which plan"},
+	}, settingKeys, []key[rawConfig]{
+		{name: "keys", kind: "list of keys", usual: "none",
+			doc: "API keys, for local use; deployed, they are a table"},
+		{name: "slas", kind: "list of SLAs", usual: "none", doc: "the SLA form, see below"},
+	})...)
 
-	planSchema  = &schema{What: "a plan", Keys: []string{"id", "caseInsensitive", "impliesHead", "limits"}}
-	limitSchema = &schema{
-		What: "a limit",
-		Keys: append([]string{"id", "per", "match", "group", "algorithm", "rate", "threshold", "period", "burst",
-			"buckets", "tiers", "quota", "concurrency", "holdFor"}, policyKeys(func(*policy) bool { return true })...),
-		Refused: map[string]string{
-			"methods":     "write it inside match: {methods: […]}",
-			"pathPattern": "write it inside match: {pathPattern: …}",
-
-			"caseInsensitive": "write it inside match: {caseInsensitive: …}, or beside the limits for all of the plan",
-			"impliesHead":     "write it inside match: {impliesHead: …}, or beside the limits for all of the plan",
-
-			"units":    "write it inside quota: {units, every}",
-			"every":    "write it inside quota: {units, every}",
-			"timezone": "write it inside quota: {units, every, timezone}",
-			"enabled":  "a limit has mode: enforce, shadow or off",
-		},
-	}
-	ipLimitSchema = &schema{
-		What: "a limit of ipLimits",
-		Keys: withoutKeys(limitSchema.Keys,
-			append(policyKeys(func(p *policy) bool { return p.perValue || p.perPlan }), "per", "concurrency",
-				"holdFor")...),
-		Refused: refusedInIPLimits(),
-	}
-	slaSchema   = &schema{What: "an SLA", Keys: []string{"id", "enabled", "match", "tiers"}}
-	matchSchema = &schema{
-		What: "a match",
-		Keys: []string{"methods", "pathPattern", "caseInsensitive", "impliesHead"},
-	}
-	routeSchema  = &schema{What: "a route", Keys: []string{"methods", "pathPattern"}}
-	tierSchema   = &schema{What: "a tier", Keys: []string{"period", "threshold"}}
-	quotaSchema  = &schema{What: "a quota", Keys: []string{"units", "every", "timezone", "anchorDay", "anchorMonth"}}
-	costSchema   = &schema{What: "a cost", Keys: []string{"trustedHeader", "max", "default"}}
-	tenantSchema = &schema{
-		What: "a tenant",
-		Keys: []string{"id", "plan", "suspended", "overrides", "boosts", "cells"},
-	}
-	overrideSchema = &schema{
-		What: "an override",
-		Keys: append([]string{"id", "rate", "threshold", "burst", "tiers", "quota", "concurrency"},
-			policyKeys(func(p *policy) bool { return p.overridable })...),
-		Refused: refusedInOverride(),
-	}
-	quotaOverrideSchema = &schema{
-		What:    "an override's quota",
-		Keys:    []string{"units"},
-		Refused: refused(changesIdentity, "every", "timezone", "anchorDay", "anchorMonth"),
-	}
-	boostSchema = &schema{What: "a boost", Keys: []string{"id", "factor", "from", "until"}}
-	keySchema   = &schema{
-		What: "a key",
-		Keys: []string{"id", "tenant", "subject", "hash", "pepper", "expires", "revoked"},
-	}
-
-	limitSchemas = [...]*schema{planLimit: limitSchema, ipLimit: ipLimitSchema, slaLimit: slaSchema}
+	planKeys = mappingOf("a plan", nil,
+		bind(key[rawPlan]{name: "id", need: idGrammar, doc: "unique over all files"}, idKind,
+			func(p *rawPlan) *field[string] { return &p.id }),
+		bind(key[rawPlan]{name: "caseInsensitive", usual: "false",
+			doc: "the default for each `match` of the plan, see [match](#match)"}, booleanKind,
+			func(p *rawPlan) *field[bool] { return &p.caseInsensitive }),
+		bind(key[rawPlan]{name: "impliesHead", usual: "false",
+			doc: "the default for each `match` of the plan, see [match](#match)"}, booleanKind,
+			func(p *rawPlan) *field[bool] { return &p.impliesHead }),
+		key[rawPlan]{name: "limits", kind: "list of limits", usual: "required",
+			doc: "at most 2,000; `[]` is a plan without limits"},
+	)
+	slaKeys = mappingOf("an SLA", nil,
+		bind(key[spec]{name: "id", need: idGrammar, doc: "unique among the SLAs"}, idKind,
+			func(s *spec) *field[string] { return &s.id }),
+		bind(key[spec]{name: "enabled", usual: "true", doc: "false is `mode: off`"},
+			kind[limit.Mode]{booleanKind.text, (*reader).enabled}, func(s *spec) *field[limit.Mode] { return &s.mode }),
+		key[spec]{name: "match", kind: "mapping", usual: "every request", doc: "as above"},
+		key[spec]{name: "tiers", kind: "list of tiers", usual: "required",
+			doc: "`period` is in seconds when it is a bare number"},
+	)
+	keyKeys = mappingOf("a key", nil,
+		bind(key[rawKey]{name: "id", need: idGrammar, doc: "unique"}, idKind,
+			func(k *rawKey) *field[string] { return &k.id }),
+		bind(key[rawKey]{name: "tenant", kind: "id of a tenant", need: "the id of a tenant"}, tenantKind,
+			func(k *rawKey) *field[string] { return &k.tenant }),
+		bind(key[rawKey]{name: "subject", usual: "none", doc: "who acts inside the tenant"}, named("subject"),
+			func(k *rawKey) *field[string] { return &k.subject }),
+		bind(key[rawKey]{name: "hash", kind: "64 hex digits in lower case",
+			need: "64 hex digits, as sluice key prints them",
+			doc:  "HMAC-SHA256 of the key under the pepper; the key itself is never stored"},
+			kind[string]{read: (*reader).hash}, func(k *rawKey) *field[string] { return &k.hash }),
+		bind(key[rawKey]{name: "pepper", need: "the id of the pepper that made the hash",
+			doc: "which pepper made the hash"}, idKind, func(k *rawKey) *field[string] { return &k.pepper }),
+		bind(key[rawKey]{name: "expires", usual: "never", doc: "from when on the key is refused"}, instantKind,
+			func(k *rawKey) *field[time.Time] { return &k.expires }),
+		bind(key[rawKey]{name: "revoked", usual: "false", doc: "the key is refused"}, booleanKind,
+			func(k *rawKey) *field[bool] { return &k.revoked }),
+	)
 )
 
-const (
-	changesIdentity = "an override changes numbers, mode, onStoreFailure, cost and maxValues, not what a limit is: " +
-		"make another limit"
-	ipOnly = "ipLimits have one counter for each address: leave it out"
-)
-
-func withoutKeys(keys []string, not ...string) []string {
-	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return slices.Contains(not, k) })
-}
-
-// refused gives keys the same answer.
-func refused(why string, keys ...string) map[string]string {
-	out := make(map[string]string, len(keys))
-	for _, k := range keys {
-		out[k] = why
+// enabled reads the mode of an SLA.
+func (r *reader) enabled(v value) (limit.Mode, bool) {
+	on, ok := r.Boolean(v)
+	if on {
+		return limit.Enforce, ok
 	}
-	return out
-}
-
-func refusedInIPLimits() map[string]string {
-	out := refused(ipOnly, append(policyKeys(func(p *policy) bool { return p.perValue }), "per")...)
-	maps.Copy(out, refused("ipLimits count requests: write the limit in a plan",
-		append(policyKeys(func(p *policy) bool { return p.perPlan }), "concurrency", "holdFor")...))
-	return out
-}
-
-func refusedInOverride() map[string]string {
-	out := refused(changesIdentity, "per", "match", "group", "algorithm", "period", "buckets", "holdFor")
-	for _, key := range policyKeys(func(p *policy) bool { return !p.overridable }) {
-		out[key] = changesIdentity
-	}
-	out["units"] = "write it inside quota: {units}"
-	return out
+	return limit.Off, ok
 }
 
 func isList(v value) bool    { return v.Node.Kind == configfile.List }

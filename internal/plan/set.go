@@ -42,14 +42,14 @@ type shape struct {
 }
 
 func newShape(s *spec) *shape {
-	out := &shape{parts: s.parts}
-	if slices.ContainsFunc(s.parts, func(p part) bool { return p.kind == perEndpoint }) {
+	out := &shape{parts: s.per.v.parts}
+	if slices.ContainsFunc(out.parts, func(p part) bool { return p.kind == perEndpoint }) {
 		pattern := patternText(s.rule)
 		for _, m := range methodNames {
 			out.endpoints = append(out.endpoints, bounded(m+" "+pattern))
 		}
 		out.endpoints = append(out.endpoints, bounded(otherMethod+" "+pattern))
-		if s.headAsGet() { // otherwise HEAD and GET would have the limit once each
+		if s.impliesHead.v && s.lacksHead() { // otherwise HEAD and GET would have the limit once each
 			out.endpoints[methodNumber("HEAD")] = out.endpoints[methodNumber("GET")]
 		}
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -21,22 +22,17 @@ const (
 
 // override holds what a tenant changes in a limit of its plan.
 type override struct {
-	from      place
-	id        field[string]
-	rate      field[int64]
-	threshold field[int64]
-	burst     field[int64]
-	places    field[int64]
-	tiers     field[[]tierSpec]
-	quota     field[field[int64]] // units
-	policies  spec                // only policies that are overridable are set
+	spec                               // the new settings; amounts are those of the one tier
+	list   []tierSpec                  // of the key tiers
+	listed bool                        // the key tiers is there
+	bad    bool                        // the value of tiers or quota cannot be read
+	byForm map[string]configfile.Place // where it has keys that only limits of some forms have
 }
 
 // boost temporarily raises a limit of a tenant.
 type boost struct {
 	id          field[string]
-	milli       int64 // factor in thousandths
-	factorAt    place
+	factor      field[int64]     // in thousandths
 	from, until field[time.Time] // active in [from, until); without from, active at any time before until
 }
 
@@ -44,9 +40,62 @@ func (b *boost) active(at int64) bool {
 	return at < b.until.v.UnixMicro() && (!b.from.set || at >= b.from.v.UnixMicro())
 }
 
-func (b *boost) factor() string {
-	return strings.TrimSuffix(strings.TrimRight(strconv.FormatInt(b.milli/milliFactor, 10)+"."+
-		strconv.FormatInt(milliFactor+b.milli%milliFactor, 10)[1:], "0"), ".")
+func (b *boost) factorText() string {
+	return strings.TrimSuffix(strings.TrimRight(strconv.FormatInt(b.factor.v/milliFactor, 10)+"."+
+		strconv.FormatInt(milliFactor+b.factor.v%milliFactor, 10)[1:], "0"), ".")
+}
+
+const changesIdentity = "an override changes numbers, mode, onStoreFailure, cost and maxValues, not what a limit is: " +
+	"make another limit"
+
+var (
+	tenantKeys = mappingOf("a tenant", nil,
+		bind(key[rawTenant]{name: "id", need: "1 to 128 bytes of text", doc: "unique over all files"}, tenantKind,
+			func(t *rawTenant) *field[string] { return &t.id }),
+		bind(key[rawTenant]{name: "plan", kind: "id of a plan",
+			usual: "`slas` where the SLA form is used, else required", doc: "whose limits the tenant has"}, idKind,
+			func(t *rawTenant) *field[string] { return &t.plan }),
+		bind(key[rawTenant]{name: "suspended", usual: "false", doc: "every request is answered 403"}, booleanKind,
+			func(t *rawTenant) *field[bool] { return &t.suspended }),
+		key[rawTenant]{name: "overrides", kind: "list of overrides", usual: "none",
+			doc: "changes to limits of the plan"},
+		key[rawTenant]{name: "boosts", kind: "list of boosts", usual: "none",
+			doc: fmt.Sprintf("temporary raises, at most %d", maxBoosts)},
+		key[rawTenant]{name: "cells", kind: "list of ids", usual: "all",
+			doc: fmt.Sprintf("the cells it is pinned to, at most %d", maxCells)},
+	)
+	overrideKeys      = overridableKeys()
+	quotaOverrideKeys = mappingOf("an override's quota",
+		map[string]string{"every": changesIdentity, "timezone": changesIdentity, "anchorDay": changesIdentity,
+			"anchorMonth": changesIdentity}, quotaKeys.keys[0])
+	boostKeys = mappingOf("a boost", nil,
+		bind(key[boost]{name: "id", kind: "id of a limit of the plan", need: "the limit's id"}, idKind,
+			func(b *boost) *field[string] { return &b.id }),
+		bind(key[boost]{name: "factor", need: "above 1, at most 100, such as 2 or 1.5",
+			doc: "above 1, at most 100, with up to three digits after the point"},
+			kind[int64]{"number", (*reader).factor}, func(b *boost) *field[int64] { return &b.factor }),
+		bind(key[boost]{name: "from", usual: "always", doc: "when it begins"}, instantKind,
+			func(b *boost) *field[time.Time] { return &b.from }),
+		bind(key[boost]{name: "until", need: "when the boost ends, as in 2026-12-01T00:00:00Z",
+			doc: "when it ends; at most 366 days after `from`, or after the file is loaded"}, instantKind,
+			func(b *boost) *field[time.Time] { return &b.until }),
+	)
+)
+
+// overridableKeys are the keys of a limit that a tenant may change.
+func overridableKeys() *mapping[spec] {
+	id := limitKeys.keys[0]
+	id.kind, id.need, id.byForm = "id of a limit of the plan", "the limit's id", false
+	keys, refused := []key[spec]{id}, map[string]string{"units": "write it inside quota: {units}"}
+	for _, k := range limitKeys.keys[1:] {
+		if k.override == "" {
+			refused[k.name] = changesIdentity
+			continue
+		}
+		k.need, k.byForm = "", false
+		keys = append(keys, k)
+	}
+	return mappingOf("an override", refused, keys...)
 }
 
 // rawTenant is a tenant as written. Its plan is looked up when every file is read.
@@ -55,23 +104,21 @@ type rawTenant struct {
 	at        place
 	id        field[string]
 	plan      field[string]
+	suspended field[bool]
 	overrides []*override
 	boosts    []*boost
 }
 
 func (r *reader) tenant(v value) *rawTenant {
-	o, ok := r.Object(v, tenantSchema)
+	t := &rawTenant{at: placeOf(v, "")}
+	o, ok := tenantKeys.read(r, v, t, "")
 	if !ok {
 		return nil
 	}
-	t := &rawTenant{at: placeOf(v, "")}
-	t.id = need(r, o, "id", "", "1 to 128 bytes of text",
-		func(v value) (string, bool) { return r.name(v, "tenant id") })
-	if t.plan = take(o, "plan", "", r.id); o.Misspelt("plan") {
+	if o.Misspelt("plan") {
 		t.plan.set, t.plan.bad = true, true
 	}
-	suspended := take(o, "suspended", "", r.Boolean)
-	t.tenant = &Tenant{ID: t.id.v, Plan: t.plan.v, Suspended: suspended.v, File: v.Doc.Name, Line: v.Node.Line}
+	t.tenant = &Tenant{ID: t.id.v, Plan: t.plan.v, Suspended: t.suspended.v, File: v.Doc.Name, Line: v.Node.Line}
 	if list, ok := o.Get("overrides"); ok {
 		layer := "override of tenant " + configfile.Clip(t.id.v)
 		t.overrides = each(r, list, "overrides", func(v value) (*override, bool) { return r.override(v, layer) })
@@ -93,8 +140,8 @@ func (r *reader) tenant(v value) *rawTenant {
 
 func (r *reader) cells(v value) []string {
 	cells := each(r, v, "cell ids", func(v value) (field[string], bool) {
-		s, ok := r.id(v)
-		return field[string]{v: s, set: true, from: placeOf(v, "")}, ok
+		id := valueOf(r, v, "", idKind)
+		return id, !id.bad
 	})
 	reportDuplicates(r, cells, "cell", func(f field[string]) field[string] { return f })
 	if len(cells) > maxCells {
@@ -122,30 +169,25 @@ func ReadOverride(src Source) ([]byte, error) {
 }
 
 func (r *reader) override(v value, layer string) (*override, bool) {
-	o, ok := r.Object(v, overrideSchema)
+	out := &override{spec: spec{from: placeOf(v, layer)}, byForm: map[string]configfile.Place{}}
+	out.spec.tiers = make([]tierSpec, 1)
+	o, ok := overrideKeys.read(r, v, &out.spec, layer)
 	if !ok {
 		return nil, false
 	}
-	out := &override{from: placeOf(v, layer)}
-	out.id = need(r, o, "id", layer, "the limit's id", r.id)
-	out.rate = take(o, "rate", layer, r.units)
-	out.threshold = take(o, "threshold", layer, r.units)
-	out.burst = take(o, "burst", layer, r.units)
-	out.places = take(o, "concurrency", layer, r.units)
-	out.tiers = take(o, "tiers", layer, func(v value) ([]tierSpec, bool) {
-		tiers := r.tiers(v, layer)
-		return tiers, len(tiers) > 0
-	})
-	out.quota = take(o, "quota", layer, func(v value) (field[int64], bool) {
-		q, ok := r.Object(v, quotaOverrideSchema)
-		if !ok {
-			return field[int64]{}, false
+	for _, e := range o.Entries {
+		switch e.Key {
+		case "tiers":
+			out.list, out.listed, out.tiersAt = r.tiers(e.Value, layer), true, placeOf(e.Value, layer)
+			out.bad = out.bad || len(out.list) == 0
+		case "quota":
+			_, ok := quotaOverrideKeys.read(r, e.Value, &out.tiers[0], layer)
+			out.bad = out.bad || !ok || out.tiers[0].amount.bad
+		case "rate", "threshold", "burst", "concurrency", "cost":
+		default:
+			continue
 		}
-		units := need(r, q, "units", layer, "units per calendar period", r.units)
-		return units, !units.bad
-	})
-	for i := range policies {
-		policies[i].read(r, o, &out.policies, layer) // the schema leaves those that may not be overridden out
+		out.byForm[e.Key] = e.Place()
 	}
 	if len(v.Node.Content) == 2 && !out.id.bad {
 		r.Problem(v, "the override changes nothing")
@@ -156,74 +198,49 @@ func (r *reader) override(v value, layer string) (*override, bool) {
 // merge returns the plan's limit with the changes of the override. It reports amounts that do not fit the limit's
 // form.
 func (r *reader) merge(base *spec, o *override) (*spec, bool) {
-	if !r.fits(base, o) {
+	before := r.Found()
+	for key, at := range o.byForm {
+		r.fits(base, key, at)
+	}
+	if r.Found() > before {
 		return nil, false
 	}
 	s := *base
 	s.tiers = slices.Clone(base.tiers)
-	for i := range policies {
-		policies[i].replace(&s, &o.policies)
-	}
-	switch {
-	case o.tiers.set:
-		s.tiers, s.tiersAt = o.tiers.v, o.tiers.from
-	case o.quota.set:
-		s.tiers[0].amount = o.quota.v
-	default:
-		replace(&s.tiers[0].amount, o.rate)
-		replace(&s.tiers[0].amount, o.threshold)
-		replace(&s.tiers[0].burst, o.burst)
-		replace(&s.tiers[0].amount, o.places)
-	}
-	return &s, !o.tiers.bad && !o.quota.bad
-}
-
-// fits reports whether the override's amounts are written in the limit's form, and adds a problem for each that is
-// not.
-func (r *reader) fits(s *spec, o *override) bool {
-	before := r.Found()
-	unfit := func(at place, is bool, key, want string) {
-		if is {
-			r.problemAt(at, "limit %s has %s: %s", s.id.v, want, key)
+	for _, k := range overrideKeys.keys {
+		if k.replace != nil && k.name != "id" {
+			k.replace(&s, &o.spec)
 		}
 	}
-	single := s.form == formSingle
-	amount := s.algorithm.v.AmountField()
-	says := "override " + amount
-	if !single {
-		says = "override " + formNames[s.form]
+	if o.listed {
+		s.tiers, s.tiersAt = o.list, o.tiersAt
 	}
-	has := formNames[s.form]
-	if single {
-		has = amount + " (" + s.algorithm.v.String() + ")"
-	}
-	unfit(o.rate.from, o.rate.set && (!single || amount != "rate"), says, has)
-	unfit(o.threshold.from, o.threshold.set && (!single || amount != "threshold"), says, has)
-	unfit(o.burst.from, o.burst.set && !s.algorithm.v.HasBurst(), says, has)
-	unfit(o.tiers.from, o.tiers.set && s.form != formTiers, says, has)
-	unfit(o.quota.from, o.quota.set && s.form != formQuota, says, has)
-	unfit(o.policies.cost.from, o.policies.cost.set && s.form == formPlaces, says, has)
-	unfit(o.places.from, o.places.set && s.form != formPlaces, says, has)
-	return r.Found() == before
+	return &s, !o.bad
 }
 
-func replace[T any](f *field[T], by field[T]) {
-	if by.set {
-		*f = by
+// fits adds a problem if the limit's form does not have the key of an override.
+func (r *reader) fits(s *spec, key string, at configfile.Place) {
+	has, says, fits := formNames[s.form], formNames[s.form], key == formNames[s.form]
+	if s.form == formSingle {
+		says = s.algorithm.v.AmountField()
+		has, fits = says+" ("+s.algorithm.v.String()+")", key == says
+	}
+	switch key {
+	case "burst":
+		fits = s.algorithm.v.HasBurst()
+	case "cost":
+		fits = s.form != formPlaces
+	}
+	if !fits {
+		r.ProblemAt(at, "limit %s has %s: override %s", s.id.v, has, says)
 	}
 }
 
 func (r *reader) boost(v value) (*boost, bool) {
-	o, ok := r.Object(v, boostSchema)
-	if !ok {
+	b := &boost{}
+	if _, ok := boostKeys.read(r, v, b, ""); !ok {
 		return nil, false
 	}
-	b := &boost{}
-	b.id = need(r, o, "id", "", "the limit's id", r.id)
-	factor := need(r, o, "factor", "", "above 1, at most 100, such as 2 or 1.5", r.factor)
-	b.milli, b.factorAt = factor.v, factor.from
-	b.from = take(o, "from", "", r.instant)
-	b.until = need(r, o, "until", "", "when the boost ends, as in 2026-12-01T00:00:00Z", r.instant)
 	begins, since := r.now, " from now"
 	if b.from.set {
 		begins, since = b.from.v, ""
@@ -235,7 +252,7 @@ func (r *reader) boost(v value) (*boost, bool) {
 	case lasts > MaxBoost && (b.from.set || !r.stored):
 		r.problemAt(b.until.from, "the boost lasts longer than %d days%s", MaxBoost/(24*time.Hour), since)
 	}
-	return b, !factor.bad && !b.until.bad && !b.from.bad
+	return b, !b.factor.bad && !b.until.bad && !b.from.bad
 }
 
 // factor reads a decimal with up to three digits after the point, in thousandths.
