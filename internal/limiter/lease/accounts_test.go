@@ -9,62 +9,10 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 var noon = time.UnixMicro(1_772_452_800_000_000)
-
-// stepwise is a store that charges one limit after the other, like stores that cannot write all counters at once. If a
-// later limit denies, the units that were charged for the earlier limits become leases of the caller, and units that
-// the caller gave back to them stay given back. If the caller has not asked for a lease, these units are charged again.
-type stepwise struct{ *memory.Store }
-
-func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	if len(req.Leases) == 0 || len(req.Charges) < 2 {
-		return s.Store.Decide(ctx, req, now, d)
-	}
-	d.BeginChecked(req, now.UnixMicro())
-	parts := make([]limit.Decision, len(req.Charges))
-	done := 0
-	for i := range req.Charges {
-		leases := append([]limit.LeaseRequest(nil), req.Leases[i])
-		part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Leases: leases}
-		if a := &part.Leases[0]; a.Need > 0 && a.Largest() == 0 {
-			a.Most, a.Share = 1, 0 // a lease without further units
-		}
-		decide := s.Store.Decide
-		if done < i {
-			decide = s.Peek
-		}
-		if err := decide(ctx, &part, now, &parts[i]); err != nil {
-			return err
-		}
-		if parts[i].Allowed && done == i {
-			done++
-		}
-		d.Revise().Adopt(i, &parts[i].Results[0])
-	}
-	allowed := d.Revise().Settle()
-	d.ID = parts[0].ID
-	for i := range done {
-		if d.Revise().AdoptLease(i, parts[i].Lease(0)); allowed {
-			continue
-		}
-		d.Revise().KeepLease(i)
-		if a := req.Leases[i]; a.Correction < 0 && d.Lease(i).Units == 0 {
-			again := limit.LeaseRequest{Correction: -a.Correction, CorrectionAt: a.CorrectionAt}
-			if req.Charges[i].Limit.Tiers[0].Algorithm == limit.TokenBucket {
-				again.CorrectionAt = now.UnixMicro()
-			}
-			part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Leases: []limit.LeaseRequest{again}}
-			if err := s.Store.Decide(ctx, &part, now, new(limit.Decision)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
 
 // greedy leases all units.
 type greedy struct{}
@@ -109,59 +57,53 @@ func leasedUnits(s *lease.Store, l *limit.Limit) int64 {
 	return n
 }
 
-// Guarantees that the store counts at any time the units that were admitted, and those that are leased and not spent,
-// also if it denies with a lease. After Close it counts the admitted units and the lost ones.
+// Guarantees that the store counts at any time the units that were admitted, and those that are leased and not spent.
+// After Close it counts the admitted units and the lost ones.
 func TestStoreCountsWhatIsOut(t *testing.T) {
 	soak.SkipUnderRace(t)
 	for _, a := range leasable {
-		for _, kind := range []string{"at once", "stepwise"} {
-			t.Run(fmt.Sprintf("%s/%s", a, kind), func(t *testing.T) {
-				returned := int64(0)
-				for seed := range soak.Times(uint64(20)) {
-					r := rand.New(rand.NewPCG(seed, 9))
-					below := newMemory(t)
-					now := noon
-					c := lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now },
-						Rule: &wild{r}}
-					if kind == "stepwise" {
-						c.Store = stepwise{below}
+		t.Run(a.String(), func(t *testing.T) {
+			returned := int64(0)
+			for seed := range soak.Times(uint64(20)) {
+				r := rand.New(rand.NewPCG(seed, 9))
+				below := newMemory(t)
+				now := noon
+				s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now },
+					Rule: &wild{r}})
+				l, gate := daily(t, "a", a, 300), window(t, "b", time.Second, 3)
+				admitted := int64(0)
+				for range 150 {
+					now = now.Add(time.Duration(r.IntN(400)) * time.Millisecond)
+					req := request(l)
+					if r.IntN(3) > 0 {
+						req = request(l, gate)
 					}
-					s := open(t, c)
-					l, gate := daily(t, "a", a, 300), window(t, "b", time.Second, 3)
-					admitted := int64(0)
-					for range 150 {
-						now = now.Add(time.Duration(r.IntN(400)) * time.Millisecond)
-						req := request(l)
-						if r.IntN(3) > 0 {
-							req = request(l, gate)
-						}
-						if req.Charges[0].Cost = 1 + r.Int64N(4); decide(t, s, req, now).Allowed {
-							admitted += req.Charges[0].Cost
-						}
-						if r.IntN(10) == 0 {
-							s.GiveBackSpare(context.Background(), now)
-						}
-						if out, counted := admitted+leasedUnits(s, l), usedUnits(t, below, l, now); out > counted {
-							t.Fatalf("seed %d: %d units were admitted and %d are leased, but the store counts only %d",
-								seed, admitted, leasedUnits(s, l), counted)
-						}
+					if req.Charges[0].Cost = 1 + r.Int64N(4); decide(t, s, req, now).Allowed {
+						admitted += req.Charges[0].Cost
 					}
-					if err := s.Close(context.Background()); err != nil {
-						t.Fatal(err)
+					if r.IntN(10) == 0 {
+						s.GiveBackSpare(context.Background(), now)
 					}
-					stats := s.Stats()
-					returned += stats.Returned
-					counted := usedUnits(t, below, l, now)
-					if counted < admitted || a != limit.TokenBucket && counted > admitted+stats.Lost {
-						t.Fatalf("seed %d: after Close the store counts %d units; %d were admitted and %d are lost; "+
-							"want it between these two sums", seed, counted, admitted, stats.Lost)
+					if out, counted := admitted+leasedUnits(s, l), usedUnits(t, below, l, now); out > counted {
+						t.Fatalf("seed %d: %d units were admitted and %d are leased, but the store counts only %d",
+							seed, admitted, leasedUnits(s, l), counted)
 					}
 				}
-				if returned < 100 {
-					t.Errorf("%d units were given back, want 100 or more: the test shows too little", returned)
+				if err := s.Close(context.Background()); err != nil {
+					t.Fatal(err)
 				}
-			})
-		}
+				stats := s.Stats()
+				returned += stats.Returned
+				counted := usedUnits(t, below, l, now)
+				if counted < admitted || a != limit.TokenBucket && counted > admitted+stats.Lost {
+					t.Fatalf("seed %d: after Close the store counts %d units; %d were admitted and %d are lost; "+
+						"want it between these two sums", seed, counted, admitted, stats.Lost)
+				}
+			}
+			if returned < 100 {
+				t.Errorf("%d units were given back, want 100 or more: the test shows too little", returned)
+			}
+		})
 	}
 }
 

@@ -373,7 +373,7 @@ func (c *call) checkReply() error {
 		tc, r, grant := &c.tiers[i], &d.Results[i], d.Lease(i)
 		most := c.leaseRequest(i).Largest()
 		if !d.Allowed {
-			most += tc.need // the store may lease the needed units and deny: see Evaluation.KeepLease
+			most = 0
 		}
 		switch {
 		case r.Tier != tc.tier || r.Cost != tc.cost || r.Shadow() != (r.Limit().Mode == limit.Shadow):

@@ -77,9 +77,13 @@ var lies = []struct {
 		}
 		return false
 	}},
-	{"denied what is charged", func(_ *limit.Request, d *limit.Decision,
-		_ int) bool {
+	{"denied what is charged", func(_ *limit.Request, d *limit.Decision, _ int) bool {
 		d.Allowed = false
+		for i := range d.Results {
+			if d.Lease(i).Units > 0 { // a denial leases nothing
+				return true
+			}
+		}
 		return false
 	}},
 	{"no grants", changeGrant(func(*limit.LeaseRequest, limit.Lease) limit.Lease { return limit.Lease{} })},
@@ -146,8 +150,7 @@ var lies = []struct {
 }
 
 // harmless lists the changes of an answer after which it is still possible, at least in these scripts.
-var harmless = map[string]bool{"none": true, "allowed what is denied": true, "denied what is charged": true,
-	"no grants":       true,
+var harmless = map[string]bool{"none": true, "allowed what is denied": true, "no grants": true,
 	"ended yesterday": true, "a retry in a hundred years": true}
 
 // changeGrant changes the grant of one result, whatever the decision was.
@@ -163,7 +166,7 @@ func changeGrant(
 		g := d.Lease(i)
 		most := req.Leases[i].Largest()
 		if !d.Allowed {
-			most += req.Leases[i].Need
+			most = 0
 		}
 		const sane = 1 << 53
 		return g.Units < 0 || g.Units > most || g.Upfront < 0 || g.Upfront > g.Units || g.Until > sane ||

@@ -29,7 +29,7 @@ func (c *call) storeReply(sent, t int64) {
 func (c *call) storeResult(i int, sent, t int64) {
 	tc, r, grant, stats := &c.tiers[i], &c.reply.Results[i], c.reply.Lease(i), &c.owner.shard.stats
 	counter, charged := tc.counter, c.reply.Charges(i)
-	tc.noteReturned(stats, charged || grant.Units > 0)
+	tc.noteReturned(stats, charged)
 	tc.countAvailable(stats, t, charged, grant.At, c.leaseRequest(i).Largest() > 0)
 	if r.Unasked && counter.lease.Known() { // the store has not looked at the counter
 		return
@@ -52,8 +52,7 @@ func (c *call) storeResult(i int, sent, t int64) {
 	}
 }
 
-// noteReturned accounts for the units that the call gave back. They have arrived if the store charged or leased
-// anything of the tier: a store may lease units of one limit while another one denies.
+// noteReturned accounts for the units that the call gave back. They have arrived if the store charged the tier.
 func (tc *tierCall) noteReturned(stats *Stats, arrived bool) {
 	counter := tc.counter
 	tc.refusedReturns = tc.returned > 0 && !arrived

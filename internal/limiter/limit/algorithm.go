@@ -143,8 +143,7 @@ type algorithm interface {
 
 	// offer returns the lease that the request gets if it is admitted. The units of r.need are not part of it. If the
 	// algorithm keeps leased units apart (see [Leasing]) and ask wants a lease, offer sets r.leaseAt. The charge of
-	// r.need must then be counted as leased, too, also if no more is granted: if another limit denies after this
-	// counter was charged, [Evaluation.KeepLease] makes it a lease of the caller.
+	// r.need must then be counted as leased, too, also if no more is granted: the caller may spend it later.
 	offer(s *State, owner string, now int64, ask *LeaseRequest, r *Result) Lease
 
 	// chargeLease charges to s the units that offer granted. It is called after charge. If r.leaseAt is set, the two

@@ -199,10 +199,7 @@ func (d *Decision) Value(i int) Value {
 // ChargeIndex returns the index, in the request's Charges, of the charge that result i is about.
 func (d *Decision) ChargeIndex(i int) int { return int(d.Results[i].chargeIndex) }
 
-// Lease returns what was leased of the tier of result i. After a denial it is empty, and the counter is unchanged, with
-// one exception: a store that charges the wider counters of a request first may have charged this one before a narrower
-// one denied, see [Evaluation.KeepLease]. The lease that Lease then returns is the caller's, and a
-// [LeaseRequest.Correction] of the result has taken effect.
+// Lease returns what was leased of the tier of result i. After a denial it is empty, and the counter is unchanged.
 func (d *Decision) Lease(i int) Lease {
 	if i >= len(d.granted) {
 		return Lease{}

@@ -240,7 +240,7 @@ func (e *Evaluation) Adopt(i int, part *Result) {
 }
 
 // AdoptLease makes l the lease of result i. l was granted by another store, in a decision over part of the request, or
-// by a write that succeeded before result i was evaluated anew.
+// charged by a write for which the store had evaluated an older state.
 func (e *Evaluation) AdoptLease(i int, l Lease) {
 	if i >= len(e.granted) {
 		return
@@ -252,9 +252,8 @@ func (e *Evaluation) AdoptLease(i int, l Lease) {
 }
 
 // KeepLease turns all that result i was charged into a lease of the caller, including the units that the request
-// needed. It is for a store that charges the counters of a request one after the other, wider ones (quotas) before
-// narrower ones, if a narrower one denies after this one was charged. Call it after Settle and AdoptLease. The request
-// must have asked for a lease of the tier.
+// needed. It is for a caller that gives back all that a decision has charged. The request must have asked for a lease
+// of the tier.
 func (e *Evaluation) KeepLease(i int) {
 	r, l := &e.Results[i], &e.granted[i]
 	l.Units += r.Charged

@@ -46,8 +46,7 @@ type LeaseRequest struct {
 	// is corrected if units of that window, slot, entry or time no longer count. [AtDecision] stands for the time of
 	// the decision, by the store's clock.
 	//
-	// A correction takes effect only if the result is charged. After a denial it must be sent again, unless Lease(i) of
-	// the decision is not empty, see [Evaluation.KeepLease].
+	// A correction takes effect only if the result is charged. After a denial it must be sent again.
 	//
 	// A leaky_bucket leases nothing. A Correction below zero brings its next free time forward, to the present time at
 	// most, whatever CorrectionAt is. An operator can empty the counter in this way.

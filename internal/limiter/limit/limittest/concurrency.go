@@ -119,7 +119,7 @@ func testConcurrentAll(tb testing.TB, c Config) {
 				// A bucket may get back less of a request that others overtook between its stores: see "Several stores"
 				// in docs/accuracy.md.
 				lost := int64(0)
-				if s.c.KeepsAhead && limits[i].Tiers[0].Algorithm == limit.TokenBucket {
+				if s.c.Undoes && limits[i].Tiers[0].Algorithm == limit.TokenBucket {
 					lost = 4*int64(s.c.Goroutines) - got
 				}
 				if left := s.remaining(Start, limits[i]); left > units-got || !s.c.MayFail && left < units-got-lost {

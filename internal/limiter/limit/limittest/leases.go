@@ -79,10 +79,7 @@ func (s *subject) ask(now time.Time, leases []limit.LeaseRequest, charges ...lim
 	for i := range d.Results {
 		r, g, a := &d.Results[i], d.Lease(i), &leases[i]
 		most := a.Largest()
-		switch {
-		case !d.Allowed && s.c.KeepsAhead:
-			most += a.Need
-		case !d.Allowed:
+		if !d.Allowed {
 			most = 0
 		}
 		want := a.Need

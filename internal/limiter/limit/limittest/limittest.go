@@ -41,9 +41,8 @@ type Config struct {
 	// Leases is set if the store honours limit.Request.Leases. Otherwise the cases named "leases: …" are skipped.
 	Leases bool
 
-	// KeepsAhead is set if the store may lease although it denies. Decision.Lease then reports leased units, which were
-	// charged.
-	KeepsAhead bool
+	// Undoes is set if the store may charge a counter, and undo the charge because another counter then denies.
+	Undoes bool
 
 	// Home is the cell that keeps limits of the suite (limit.Limit.Home); "" is the cell that decides. Homed says which
 	// limits it keeps; if nil, it keeps the quotas.

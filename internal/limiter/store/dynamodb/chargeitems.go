@@ -37,7 +37,7 @@ func (d *decision) writeCharges(ctx context.Context, last bool) (done bool, err 
 	enforces := false
 	var updates []plannedUpdate
 	for index, it := range d.items {
-		if !it.enforces || it.written {
+		if !it.enforces {
 			continue
 		}
 		enforces = true
@@ -59,7 +59,7 @@ func (d *decision) writeCharges(ctx context.Context, last bool) (done bool, err 
 		return false, fmt.Errorf("internal error: owner %q was charged under a condition that the core does not share",
 			d.req.Owner.Name)
 	}
-	if err := d.chargeShadows(ctx); err != nil && !enforces && len(d.writtenResults) == 0 {
+	if err := d.chargeShadows(ctx); err != nil && !enforces {
 		return false, err
 	}
 	d.adoptCharges()
@@ -71,13 +71,14 @@ func (d *decision) writeCharges(ctx context.Context, last bool) (done bool, err 
 // the items whose copies are not recent enough to be sure of that.
 func (d *decision) writeEnforcing(ctx context.Context, updates []plannedUpdate, mayRead bool) (bool, error) {
 	switch {
-	case len(updates) == 0 && mayRead:
-		return d.confirmNothingToWrite(ctx)
-	case len(updates) > 1 && !d.orderSequentially(updates):
+	case len(updates) > 1:
 		return d.writeInTransaction(ctx, updates)
-	default:
-		return d.writeSequentially(ctx, updates)
+	case len(updates) == 1:
+		return d.writeItem(ctx, updates[0].index, updates[0].itemUpdate)
+	case mayRead:
+		return d.confirmNothingToWrite(ctx)
 	}
+	return true, nil
 }
 
 // plannedUpdate is the update of one item of the decision, by its position.
@@ -230,17 +231,23 @@ func (d *decision) writeItem(ctx context.Context, index int, u *itemUpdate) (boo
 	var refused *types.ConditionalCheckFailedException
 	switch {
 	case errors.As(err, &refused):
-		if err := d.learnItem(u.key, refused.Item, sent); err != nil {
-			return false, err
-		}
-		d.noteContention(u.key, known, d.latestCopy(u.key))
-		return false, nil
+		return false, d.learnRefused(index, refused.Item, sent)
 	case isConflict(err): // nothing was written, and the other transaction ends soon
 		return false, d.pause(ctx, d.randomMilliseconds(4))
 	case err != nil:
 		return false, u.key.wrapError(classifyWriteError(err))
 	}
 	return true, d.learnFromWrite(index, u, known, out.Attributes, sent)
+}
+
+// learnRefused caches an item as it is shown by the reply of a write whose condition did not hold.
+func (d *decision) learnRefused(index int, attributes map[string]types.AttributeValue, sent time.Time) error {
+	it := d.items[index]
+	if err := d.learnItem(it.key, attributes, sent); err != nil {
+		return err
+	}
+	d.noteContention(it.key, it.known, d.latestCopy(it.key))
+	return nil
 }
 
 // learnFromWrite evaluates the results of an item once more by the reply of its write: the item as it was before. It
@@ -311,7 +318,7 @@ func (d *decision) othersChargeCounter(name string, known, shown *itemCopy) bool
 func (d *decision) chargeShadows(ctx context.Context) error {
 	var first error
 	for index, it := range d.items {
-		if !it.enforces && !it.written {
+		if !it.enforces {
 			first = cmp.Or(first, d.chargeShadowItem(ctx, index))
 		}
 	}

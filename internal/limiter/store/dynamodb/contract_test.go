@@ -28,8 +28,7 @@ func TestContract(t *testing.T) {
 		Refuses:    []limit.Algorithm{limit.SlidingLog},
 		MayFail:    true,
 		Leases:     true,
-		KeepsAhead: true, // a denial leaves leases of the items that were written before it
-		Goroutines: 16,   // four for each handle; together they request more than the limits have
+		Goroutines: 16, // four for each handle; together they request more than the limits have
 		Scripts:    soak.Times(20),
 		Repeats:    soak.Times(25),
 	})

@@ -19,26 +19,17 @@ import (
 // order in which they run.
 type decision struct {
 	*Store
-	req            *limit.Request         // as leaseSharedCharges returns it
-	eval           *limit.Evaluation      // the core's evaluation, which fills in the caller's Decision
-	now            int64                  // the time of this try, µs since 1970
-	firstNow       int64                  // now of the first try
-	startedAt      time.Time              // when firstNow was taken, by this machine's monotonic clock
-	partition      string                 // the partition key of the owner's items
-	items          []*item                // the items of this try
-	counters       []resultCounter        // the counter of each result
-	replies        map[itemKey]*itemCopy  // the items as the table has shown them to this call
-	onlyReplies    bool                   // no try is left: latestCopy prefers replies
-	hasRead        bool                   // the try ended with a read in place of its last write
-	writtenResults map[int]*writtenResult // whose item writeSequentially has written
-}
-
-// writtenResult is a result as the write of its item has left it.
-type writtenResult struct {
-	resultCounter
-	key    itemKey
-	result limit.Result
-	units  int64 // that the request needed
+	req         *limit.Request        // the caller's, or a copy with smaller leases
+	eval        *limit.Evaluation     // the core's evaluation, which fills in the caller's Decision
+	now         int64                 // the time of this try, µs since 1970
+	firstNow    int64                 // now of the first try
+	startedAt   time.Time             // when firstNow was taken, by this machine's monotonic clock
+	partition   string                // the partition key of the owner's items
+	items       []*item               // the items of this try
+	counters    []resultCounter       // the counter of each result
+	replies     map[itemKey]*itemCopy // the items as the table has shown them to this call
+	onlyReplies bool                  // no try is left: latestCopy prefers replies
+	hasRead     bool                  // the try ended with a read in place of its last write
 }
 
 // item is one item of a decision.
@@ -46,7 +37,6 @@ type item struct {
 	key      itemKey
 	known    *itemCopy // the copy that this try goes by; nil if there is none
 	enforces bool      // holds a counter of a limit that is no shadow limit
-	written  bool      // by an earlier write of this decision
 }
 
 // resultCounter is the counter of one result: where it is, what it holds, and what this try does to it.
@@ -71,7 +61,6 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, o
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if err := d.decide(ctx); err != nil {
-		d.returnWritten(ctx, err)
 		out.BeginChecked(req, d.now) // after an error the caller's Decision is empty
 		return fmt.Errorf("decide for owner %q on table %s: %w", req.Owner.Name, *s.tableName, err)
 	}
@@ -106,7 +95,7 @@ func (s *Store) beginDecision(
 		return nil, err
 	}
 	d := &decision{
-		Store: s, req: leaseSharedCharges(req), now: s.timeOf(now), startedAt: time.Now(),
+		Store: s, req: req, now: s.timeOf(now), startedAt: time.Now(),
 		partition: s.partitionKey(req.Owner), replies: map[itemKey]*itemCopy{},
 	}
 	d.firstNow = d.now
@@ -222,7 +211,6 @@ func (d *decision) confirmDenial(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		if !hasRead {
-			d.keepLeases()
 			d.persistRepairs(ctx)
 			return true, nil
 		}
@@ -235,12 +223,11 @@ func (d *decision) confirmDenial(ctx context.Context) (bool, error) {
 	}
 }
 
-// readItems reads the items that wanted selects, except those that this decision has written. It reports whether there
-// were any.
+// readItems reads the items that wanted selects. It reports whether there were any.
 func (d *decision) readItems(ctx context.Context, wanted func(*item) bool) (bool, error) {
 	hasRead := false
 	for _, it := range d.items {
-		if it.written || !wanted(it) {
+		if !wanted(it) {
 			continue
 		}
 		hasRead = true
@@ -287,9 +274,6 @@ func (d *decision) evaluateResults() error {
 	d.eval.Restart(d.req, d.now)
 	d.items, d.counters = d.items[:0], d.counters[:0]
 	for i := range d.eval.Results {
-		if d.adoptWritten(i) {
-			continue
-		}
 		r := &d.eval.Results[i]
 		d.redirectExtraValue(r, i)
 		key, name := d.locateCounter(r.Tier, d.eval.Value(i))
@@ -323,21 +307,6 @@ func (d *decision) evaluateWithChain(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// adoptWritten sets result i to the result of an earlier write of this call, if the item of its counter was written. It
-// reports whether it did so.
-func (d *decision) adoptWritten(i int) bool {
-	saved := d.writtenResults[i]
-	if saved == nil {
-		return false
-	}
-	d.eval.Adopt(i, &saved.result)
-	counter := saved.resultCounter
-	counter.item = d.indexOfItem(saved.key)
-	d.items[counter.item].written = true
-	d.counters = append(d.counters, counter)
-	return true
 }
 
 // redirectExtraValue makes a result whose value is beyond the limit's MaxValues use the counter that all such values

@@ -67,7 +67,6 @@
 //  4. If the core admits, writeCharges makes one update for each item (buildUpdate). For each counter, the counter's
 //     algorithm adds a condition and assignments to the update (addCharge, algorithm.charge).
 //  5. writeEnforcing sends the updates: one item by writeItem, several in one transaction by writeInTransaction.
-//     Requests that lease may write several items one after the other by writeSequentially.
 //  6. If a condition does not hold, the reply carries the item. learnItem keeps it as the new copy, and the decision
 //     starts again at step 2. After maxTries tries, or at the deadline, the decision is an error.
 //  7. If the condition held, the reply carries the item as it was before the write. learnFromWrite evaluates the
@@ -87,11 +86,6 @@
 // A decision whose enforcing counters lie in several items is one transaction: all items are written or none, for twice
 // the write units. The reply of a transaction carries no items. The decision therefore reports as remaining what the
 // copies say, which is too much if other processes charge the same counters. What it admits is exact.
-//
-// A request that leases (limit.Request.Leases) writes the shared items first and the value's item last, one after the
-// other. If the last write is denied, the caller keeps what the others charged as leases. Such a request is a
-// transaction nevertheless if it writes the items of several values, or if a shared item has an exact limit, a leaky
-// bucket or a correction.
 //
 // # Differences from the core
 //

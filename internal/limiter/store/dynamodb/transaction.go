@@ -33,7 +33,7 @@ func (d *decision) writeInTransaction(ctx context.Context, updates []plannedUpda
 	}
 	if len(refused) > 0 {
 		for n, attributes := range refused {
-			if err := d.learnItem(itemUpdates[n].key, attributes, sent); err != nil {
+			if err := d.learnRefused(updates[n].index, attributes, sent); err != nil {
 				return false, err
 			}
 		}

@@ -36,7 +36,7 @@ func TestContractOfHomes(t *testing.T) {
 		t.Run(home, func(t *testing.T) {
 			limittest.RunStoreContract(t, limittest.Config{
 				New:    func(tb testing.TB) limit.Store { return newCells(tb) },
-				Leases: true, KeepsAhead: true, Home: home, Scripts: soak.Times(60), Goroutines: 16,
+				Leases: true, Undoes: true, Home: home, Scripts: soak.Times(60), Goroutines: 16,
 			})
 		})
 	}
@@ -47,7 +47,7 @@ func TestContractOfHomes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			limittest.RunStoreContract(t, limittest.Config{
 				New:    func(tb testing.TB) limit.Store { return newCells(tb) },
-				Leases: true, KeepsAhead: true, Home: "a", Homed: homed, Scripts: soak.Times(60), Goroutines: 16,
+				Leases: true, Undoes: true, Home: "a", Homed: homed, Scripts: soak.Times(60), Goroutines: 16,
 			})
 		})
 	}

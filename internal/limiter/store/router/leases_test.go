@@ -507,38 +507,6 @@ func TestQuotaDeniesLeasesWhileRatesAreAway(t *testing.T) {
 	}
 }
 
-// keeping is a store that denies, and leases nevertheless.
-type keeping struct{ limit.Store }
-
-func (k *keeping) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	if err := k.Store.Decide(ctx, req, now, d); err != nil || d.Allowed {
-		return err
-	}
-	d.Revise().AdoptLease(0, limit.Lease{Units: 3, Upfront: 3, Until: now.UnixMicro() + 5, At: 7})
-	return nil
-}
-
-// Guarantees that the caller gets what the quotas' store has leased in spite of its denial, and that the store is not
-// asked a second time.
-func TestQuotasThatKeepWhatTheyLeased(t *testing.T) {
-	quotas, rates := newMemory(t), newMemory(t)
-	s := newStore(t, rates, &keeping{quotas})
-	p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
-	r, q := rate(t, 9), quota(t, 3)
-	p.decide(start, r, q)
-	p.decide(start, r, q)
-	quotas.decided.Store(0)
-	req := requestOf(q, r)
-	req.Charges[0].Cost = 2
-	req.Leases = []limit.LeaseRequest{leaseOf(2, 3), leaseOf(1, 0)}
-	d := new(limit.Decision)
-	if err := s.Decide(context.Background(), req, start, d); err != nil || d.Allowed || d.Lease(0).Units != 3 ||
-		quotas.decided.Load() != 1 {
-		t.Errorf("Decide = %v, allowed %t, leases %+v after %d calls; want a denial with 3 after one", err, d.Allowed,
-			d.Lease(0), quotas.decided.Load())
-	}
-}
-
 // skewed is a store whose clock differs from the caller's.
 type skewed struct {
 	limit.Store
@@ -557,23 +525,11 @@ func (s *skewed) Peek(ctx context.Context, req *limit.Request, now time.Time, d 
 // time of the decision.
 func TestLeasesEndByTheirOwnClock(t *testing.T) {
 	for _, by := range []time.Duration{-3 * time.Second, 3 * time.Second} {
-		for _, allowed := range []bool{true, false} {
-			r, q, want := rate(t, 9), quota(t, 100), 12*time.Hour-by
-			p := &pair{Store: newStore(t, newMemory(t), &skewed{&keeping{newMemory(t)}, by}), tb: t}
-			need := int64(1)
-			if !allowed { // the store leases for 5 µs in spite of its denial
-				need, want = 100, 5*time.Microsecond
-				p.decide(start, r, q)
-			}
-			req, d := requestOf(r, q), new(limit.Decision)
-			req.Charges[1].Cost = need
-			req.Leases = []limit.LeaseRequest{{Need: 1}, leaseOf(need, 10)}
-			if err := p.Decide(t.Context(), req, start, d); err != nil {
-				t.Fatal(err)
-			}
-			if left := time.Duration(d.Lease(1).Until-d.Now) * time.Microsecond; d.Allowed != allowed || left != want {
-				t.Errorf("quotas' clock off by %s, allowed %t: the lease lasts %s, want %s", by, d.Allowed, left, want)
-			}
+		p := &pair{Store: newStore(t, newMemory(t), &skewed{newMemory(t), by}), tb: t}
+		d := p.leases(start, []*limit.Limit{rate(t, 9), quota(t, 100)}, limit.LeaseRequest{Need: 1}, leaseOf(1, 10))
+		left, want := time.Duration(d.Lease(1).Until-d.Now)*time.Microsecond, 12*time.Hour-by
+		if !d.Allowed || left != want {
+			t.Errorf("quotas' clock off by %s, allowed %t: the lease lasts %s, want %s", by, d.Allowed, left, want)
 		}
 	}
 }

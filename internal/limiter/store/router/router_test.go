@@ -81,7 +81,7 @@ func newStore(tb testing.TB, rates, quotas limit.Store) *router.Store {
 func TestContract(t *testing.T) {
 	limittest.RunStoreContract(t, limittest.Config{
 		New:    func(tb testing.TB) limit.Store { return newPair(tb).Store },
-		Leases: true, KeepsAhead: true,
+		Leases: true, Undoes: true,
 	})
 }
 

@@ -134,10 +134,8 @@ func (s *splitRequest) join(d *limit.Decision, now time.Time) {
 		d.ID = id
 		return
 	}
-	for i, r := range s.results {
-		if d.Results[i].Uncharge(); !r.part.decision.Allowed { // its store may have leased some in spite of its denial
-			e.AdoptLease(i, r.lease(d))
-		}
+	for i := range d.Results {
+		d.Results[i].Uncharge()
 	}
 }
 
