@@ -366,7 +366,7 @@ func (f *process) memoryCounters(name string) (*stores.Counters, error) {
 		defer f.mu.Unlock()
 		return len(f.cells)
 	}
-	leases, err := lease.New(lease.Config{Store: all, HomeQuotasOnly: true, Prefetch: true, Instances: count})
+	leases, err := lease.New(lease.Config{Store: all, HomeQuotasOnly: true, Instances: count})
 	if err != nil {
 		return nil, err
 	}

@@ -14,14 +14,14 @@ import (
 // errAnswer means that the store's reply cannot belong to the call. Nothing is admitted because of such a reply.
 var errAnswer = errors.New("the store's answer is invalid")
 
-// call is one call to the store, on behalf of a request or of a prefetch. Calls are reused, see [call.release].
+// call is one call to the store, on behalf of a request. Calls are reused, see [call.release].
 //
 // The request is what a caller wants decided. The storeRequest is what this call asks the store, with an ask (a
 // [limit.LeaseRequest]) for each tier. The flight is the call as other requests see it, which wait for its end.
 type call struct {
 	store        *Store
 	owner        *ownerLeases
-	request      *limit.Request // nil for a prefetch
+	request      *limit.Request
 	storeRequest limit.Request
 	reply        limit.Decision
 	tiers        []tierCall // one for each tier of storeRequest, in their order
@@ -110,9 +110,6 @@ func (s *Store) decideByStore(
 		at = after
 		c.collectCounters()
 		_, _, err = c.decideByOneCall(ctx, at, d)
-	}
-	if err == nil {
-		c.owner.prefetchQuotas(req, at.now)
 	}
 	return err
 }

@@ -70,3 +70,21 @@ func TestReading(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that a lease ends with its window, even if the request that fetched it carries an earlier time than
+// requests of its owner that came before it. Otherwise units of one window would be spent in the next one.
+func TestLateRequest(t *testing.T) {
+	s := openAt(t, &noon, newMemory(t), greedy{})
+	w, other := window(t, "w", time.Second, 100), window(t, "other", time.Hour, 100)
+	decide(t, s, request(other), noon.Add(700*time.Millisecond))
+	decide(t, s, request(w), noon.Add(100*time.Millisecond)) // this request waited before it came here
+	n := 0
+	for at := noon.Add(time.Second); at.Before(noon.Add(2 * time.Second)); at = at.Add(5 * time.Millisecond) {
+		if decide(t, s, request(w), at).Allowed {
+			n++
+		}
+	}
+	if n > 100 {
+		t.Errorf("%d units are admitted in a window of 100, want at most 100", n)
+	}
+}

@@ -21,8 +21,7 @@ type counter struct {
 	denial      denial
 	flight      *singleflight.Call // the call under way that leases this counter, or nil
 	supply      supply
-	prefetchAt  int64 // the counter is not prefetched before this time
-	scarce      bool  // units were scarce at the store's last answer, see noteScarcity
+	scarce      bool // units were scarce at the store's last answer, see noteScarcity
 	isHomeQuota bool
 }
 

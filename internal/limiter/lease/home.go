@@ -10,7 +10,7 @@ import (
 )
 
 // A home quota is a quota that another cell keeps, its home cell. A call to the home cell may take 100 ms, so a lease
-// of a home quota lives longer than others, and is prefetched.
+// of a home quota lives longer than others.
 
 // isHomeQuota reports whether the tier is of a home quota. Only quotas may be leased for long: they move to another
 // home cell between two periods, when all leases have ended. Other limits move as soon as the longest lease of a rate

@@ -51,51 +51,6 @@ func newRouter(tb testing.TB, own limit.Store, others map[string]limit.Store) *r
 	return h
 }
 
-// countWaits makes decisions for three minutes, with a home whose calls take 120 ms and which has enough units. It
-// returns how many decisions had to wait, and how many calls there were.
-func countWaits(t *testing.T, prefetch bool, every time.Duration) (waited int, calls int64) {
-	synctest.Test(t, func(t *testing.T) {
-		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
-		s := open(t, lease.Config{Store: newRouter(t, newMemory(t), map[string]limit.Store{"us": home}),
-			Prefetch: prefetch})
-		req := request(daily(t, "q", limit.Quota, 1_000_000).KeptIn("us"), window(t, "w", time.Second, 1000))
-		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); <-time.After(every) {
-			now := time.Now()
-			if !decide(t, s, req, now).Allowed {
-				t.Fatal("a request is denied, although enough units are left")
-			}
-			if time.Since(now) > 0 {
-				waited++
-			}
-		}
-		if err := s.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-		calls = home.calls.Load()
-	})
-	return waited, calls
-}
-
-// Guarantees that only the first decision waits for another cell: further units are prefetched, with one or two calls
-// in the minute that a lease lasts. Without prefetching some decisions wait each time that a lease ends, which shows
-// that the test can fail.
-func TestHomeQuotaIsPrefetched(t *testing.T) {
-	for _, every := range []time.Duration{20 * time.Millisecond, 700 * time.Millisecond} {
-		waited, calls := countWaits(t, true, every)
-		if waited > 2 {
-			t.Errorf("a request each %s: %d decisions waited for the home, want only the first", every, waited)
-		}
-		if calls > 15 {
-			t.Errorf("a request each %s: %d calls of the home in 3 minutes, want at most 15", every, calls)
-		}
-		without, _ := countWaits(t, false, every)
-		if without <= waited {
-			t.Errorf("a request each %s: %d decisions waited without prefetching, and %d with it; want more without",
-				every, without, waited)
-		}
-	}
-}
-
 // Guarantees that units that were leased from one home are spent or lost when another cell becomes the home of the
 // quota: given back to the new home, they would reduce the charges of others, and be granted twice. This applies to
 // units of a call in progress, too.

@@ -85,12 +85,9 @@ type Config struct {
 	// several cells lease from its home cell, those of all cells. If nil, there is one.
 	Instances func(*limit.Limit) int
 
-	// Prefetch leases more of a home quota before the present lease is used up, in a goroutine, so that decisions need
-	// not wait for the home cell. It is for processes that are not frozen between requests. A home quota is a quota
-	// that another cell keeps, its home cell ([limit.Limit.Home]).
-	Prefetch bool
-
-	HomeQuotasOnly bool             // lease nothing but home quotas
+	// HomeQuotasOnly leases nothing but home quotas. A home quota is a quota that another cell keeps, its home cell
+	// ([limit.Limit.Home]).
+	HomeQuotasOnly bool
 	Rule           Rule             // how much to lease; if nil, Adaptive
 	Life           time.Duration    // the longest life of a lease; 0 selects DefaultLife
 	HomeLife       time.Duration    // the same for home quotas; 0 selects DefaultHomeLife
@@ -120,10 +117,8 @@ type Store struct {
 	shards [shardCount]shard
 	calls  sync.Pool // of *call
 
-	stopGivingBack   context.CancelFunc
-	prefetching      context.Context // of the calls that prefetch
-	cancelPrefetches context.CancelFunc
-	background       sync.WaitGroup // what gives back, and what prefetches
+	stopGivingBack context.CancelFunc
+	background     sync.WaitGroup // the goroutine that gives back
 }
 
 // New makes a store and, unless GiveBackEvery is below 0, starts the goroutine that gives back spare units. The error
@@ -145,7 +140,6 @@ func New(c Config) (*Store, error) {
 	s.calls.New = func() any { return new(call) }
 	givingBack, stop := context.WithCancel(context.Background())
 	s.stopGivingBack = stop
-	s.prefetching, s.cancelPrefetches = context.WithCancel(context.Background())
 	if c.GiveBackEvery > 0 {
 		s.background.Go(func() { s.giveBackRegularly(givingBack) })
 	}
@@ -201,9 +195,6 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
 	if o := sh.owners.find(hash, req.Owner); o != nil && len(req.Leases) == 0 && o.decideLocally(req, instant, d) {
-		if s.config.Prefetch {
-			o.prefetchQuotas(req, now)
-		}
 		sh.mu.Unlock()
 		return nil
 	}
@@ -258,8 +249,6 @@ func (s *Store) Settle(ctx context.Context, r *limit.Receipt, used []int64, now 
 // lost, and the error says how many.
 func (s *Store) Close(ctx context.Context) error {
 	s.stopGivingBack()
-	defer s.cancelPrefetches()
-	defer context.AfterFunc(ctx, s.cancelPrefetches)()
 	s.background.Wait()
 	return s.giveBackAll(ctx)
 }
@@ -274,7 +263,7 @@ type Stats struct {
 	Local    int64 // decisions without a call, admitted or denied
 	Denied   int64 // of Local, those that were denied
 	Early    int64 // of Denied, those whose limit admitted again before the time that the denial named
-	Calls    int64 // calls of the wrapped store for requests and prefetches; not those that only give back
+	Calls    int64 // calls of the wrapped store for requests; not those that only give back
 	Waited   int64 // decisions that waited for the call of another request
 	Returns  int64 // calls that only gave units back
 	Returned int64 // units given back, also those returned with the call for a request

@@ -175,7 +175,6 @@ func (c *Chain) addLeasesAndFallback(config *ChainConfig) error {
 			leases.GiveBackEvery = -1 // RunBackgroundTasks gives back spare leases
 		}
 		leases.Store, leases.Instances = c.router, c.instancesOf
-		leases.Prefetch = !config.Frozen && len(config.Homes) > 0
 		if c.Leases, err = lease.New(leases); err != nil {
 			return err
 		}
