@@ -80,7 +80,7 @@ func (s *Store) decideByStore(
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if len(req.Charges) > 0 && len(req.Leases) == 0 && (!isChosenByCallers(req) || sh.seenBefore(hash) ||
-		sh.owners.find(hash, req.Owner) != nil) {
+		sh.owners[req.Owner] != nil) {
 		c.owner = s.findOrAddOwner(sh, hash, req, at.instant)
 	}
 	if c.owner == nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -111,7 +112,9 @@ func (o *ownerLeases) noteScarcity(c *counter, t int64) {
 	v := o.viewOf(c, t, 1, 0)
 	if c.scarce = !v.plenty(o.shard.store.config.tuning); c.scarce {
 		o.shard.scarceUntil = max(o.shard.scarceUntil, c.until)
-		o.shard.owners.markScarce(o)
+		if !o.isScarce {
+			o.isScarce, o.shard.scarce = true, append(o.shard.scarce, o)
+		}
 	}
 }
 
@@ -172,12 +175,10 @@ func (sh *shard) collectSpare(now time.Time) (calls []*returnCall) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	t := sh.clock.At(clock.At(now))
-	sh.owners.allScarce(func(o *ownerLeases) (scarce bool) {
+	sh.scarce = slices.DeleteFunc(sh.scarce, func(o *ownerLeases) bool {
 		calls = o.appendReturns(calls, t, (*ownerLeases).spareUnits)
-		for _, c := range o.counters {
-			scarce = scarce || c.scarce
-		}
-		return scarce
+		o.isScarce = slices.ContainsFunc(o.counters, func(c *counter) bool { return c.scarce })
+		return !o.isScarce
 	})
 	return calls
 }
@@ -187,7 +188,7 @@ func (sh *shard) collectAll(now time.Time) (calls []*returnCall) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	t := sh.clock.At(clock.At(now))
-	for o := range sh.owners.all {
+	for _, o := range sh.list {
 		calls = o.appendReturns(calls, t, (*ownerLeases).allUnits)
 	}
 	return calls

@@ -16,13 +16,15 @@ type shard struct {
 	mu          sync.Mutex
 	store       *Store
 	clock       clock.Timeline
-	owners      ownerTable
-	receipts    uint64      // ids of receipts that were given out
-	stats       Stats       // without Counters and Units
-	sweepOwner  int         // index in the slots of owners, where the sweep goes on
-	scarceUntil int64       // when the last lease of a scarce counter ends, see noteScarcity
-	marks       [256]uint32 // of owners that were asked for, see seenBefore
-	_           [64]byte    // keeps the mutexes of two shards off one cache line
+	owners      map[limit.Owner]*ownerLeases
+	list        []*ownerLeases // the same owners, in an order that does not change by itself
+	scarce      []*ownerLeases // that may have scarce counters, see noteScarcity
+	receipts    uint64         // ids of receipts that were given out
+	stats       Stats          // without Counters and Units
+	sweepOwner  int            // index in list, where the sweep goes on
+	scarceUntil int64          // when the last lease of a scarce counter ends, see noteScarcity
+	marks       [256]uint32    // of owners that were asked for, see seenBefore
+	_           [64]byte       // keeps the mutexes of two shards off one cache line
 }
 
 // unlocked calls f without the lock, which the caller holds.
@@ -42,6 +44,7 @@ type ownerLeases struct {
 	hash         uint64
 	sweepCounter int                     // index in counters, where the sweep goes on
 	index        map[counterKey]*counter // nil up to scanLimit counters
+	isScarce     bool                    // it is in the shard's list of these
 
 	// free is memory for counters that are added next. The counters of one request lie side by side, and those of most
 	// owners behind the owner itself (newOwner), so that a decision waits for memory once, and not for each of them.
@@ -137,7 +140,7 @@ func (sh *shard) seenBefore(hash uint64) bool {
 // request's counters that are not held, which the caller adds. Before that it visits a few counters of the shard and
 // drops those that are idle. It returns nil if there is no room.
 func (s *Store) findOrAddOwner(sh *shard, hash uint64, req *limit.Request, now clock.Instant) *ownerLeases {
-	o, missing := sh.countMissing(hash, req)
+	o, missing := sh.countMissing(req)
 	// Two visits for each counter that is added: all counters are visited before their number has grown by half. If
 	// there is no room, 64 more: a bound on how long one request holds the lock.
 	for _, visits := range [...]int{2*missing + 2, 64} {
@@ -145,7 +148,7 @@ func (s *Store) findOrAddOwner(sh *shard, hash uint64, req *limit.Request, now c
 			return o
 		}
 		s.dropIdleCounters(sh, now, visits)
-		if o, missing = sh.countMissing(hash, req); missing > 0 && s.reserveCounters(missing) {
+		if o, missing = sh.countMissing(req); missing > 0 && s.reserveCounters(missing) {
 			if o == nil {
 				o = s.addOwner(sh, hash, req.Owner, missing, now)
 			}
@@ -159,8 +162,8 @@ func (s *Store) findOrAddOwner(sh *shard, hash uint64, req *limit.Request, now c
 }
 
 // countMissing returns the owner's leases or nil, and how many of the request's counters are not held.
-func (sh *shard) countMissing(hash uint64, req *limit.Request) (o *ownerLeases, missing int) {
-	o = sh.owners.find(hash, req.Owner)
+func (sh *shard) countMissing(req *limit.Request) (o *ownerLeases, missing int) {
+	o = sh.owners[req.Owner]
 	n := 0
 	for i := range req.Charges {
 		charge := &req.Charges[i]
@@ -188,7 +191,7 @@ func (s *Store) addOwner(sh *shard, hash uint64, owner limit.Owner, counters int
 	o.shard, o.owner, o.hash = sh, owner, hash
 	o.storeOffset = now.Wall.Microseconds() - o.shard.clock.At(now) // a guess, until the store says what time it has
 	o.counters = o.few[:0]
-	sh.owners.add(o)
+	sh.owners[owner], sh.list = o, append(sh.list, o)
 	return o
 }
 
@@ -217,15 +220,11 @@ func newOwner(counters int) *ownerLeases {
 // dropIdleCounters visits n counters of the shard, where the last sweep stopped, and drops those that are idle, and
 // owners without counters.
 func (s *Store) dropIdleCounters(sh *shard, now clock.Instant, n int) {
-	for n > 0 && sh.owners.count > 0 {
-		if sh.sweepOwner >= len(sh.owners.slots) {
+	for n > 0 && len(sh.list) > 0 {
+		if sh.sweepOwner >= len(sh.list) {
 			sh.sweepOwner = 0
 		}
-		o := sh.owners.slots[sh.sweepOwner].owner
-		if o == nil {
-			sh.sweepOwner++
-			continue
-		}
+		o := sh.list[sh.sweepOwner]
 		if n -= o.dropIdleCounters(now, n); o.sweepCounter < len(o.counters) {
 			return
 		}
@@ -234,7 +233,10 @@ func (s *Store) dropIdleCounters(sh *shard, now clock.Instant, n int) {
 			sh.sweepOwner++
 			continue
 		}
-		sh.owners.remove(sh.sweepOwner) // another owner may move to its slot, and is visited next
+		delete(sh.owners, o.owner)
+		last := len(sh.list) - 1
+		sh.list[sh.sweepOwner], sh.list[last] = sh.list[last], nil // the last owner is visited next
+		sh.list = sh.list[:last]
 	}
 }
 

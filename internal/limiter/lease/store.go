@@ -135,7 +135,7 @@ func New(c Config) (*Store, error) {
 	s := &Store{config: c, seed: maphash.MakeSeed(), boot: rand.Uint64(), life: c.Life.Microseconds(),
 		homeLife: c.HomeLife.Microseconds()}
 	for i := range s.shards {
-		s.shards[i].store = s
+		s.shards[i].store, s.shards[i].owners = s, make(map[limit.Owner]*ownerLeases)
 	}
 	s.calls.New = func() any { return new(call) }
 	givingBack, stop := context.WithCancel(context.Background())
@@ -194,7 +194,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	hash, instant := s.hashOwner(req.Owner), clock.At(now)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if o := sh.owners.find(hash, req.Owner); o != nil && len(req.Leases) == 0 && o.decideLocally(req, instant, d) {
+	if o := sh.owners[req.Owner]; o != nil && len(req.Leases) == 0 && o.decideLocally(req, instant, d) {
 		sh.mu.Unlock()
 		return nil
 	}
@@ -216,7 +216,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	hash := s.hashOwner(req.Owner)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if o := sh.owners.find(hash, req.Owner); o != nil {
+	if o := sh.owners[req.Owner]; o != nil {
 		o.creditLeases(req, now, d)
 	}
 	sh.mu.Unlock()
@@ -280,7 +280,7 @@ func (s *Store) Stats() Stats {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		sum.add(&sh.stats)
-		for o := range sh.owners.all {
+		for _, o := range sh.list {
 			t := o.shard.clock.At(now)
 			for _, c := range o.counters {
 				sum.Counters++
@@ -331,7 +331,7 @@ func (sh *shard) heldLeases(now clock.Instant) []Held {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	var held []Held
-	for o := range sh.owners.all {
+	for _, o := range sh.list {
 		t := o.shard.clock.At(now)
 		for _, c := range o.counters {
 			if c.lease.Units > 0 && t < c.until {
