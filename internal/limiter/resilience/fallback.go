@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -108,7 +110,7 @@ type FallbackConfig struct {
 type Fallback struct {
 	config    FallbackConfig
 	local     *memory.Store // the instance's parts of limits
-	parts     partCache
+	parts     *lru.Cache[partKey, *part]
 	localBoot atomic.Uint64 // the Hi that all receipts of local have in their IDs; 0: local has made no receipt
 	pool      sync.Pool
 
@@ -170,7 +172,8 @@ func NewFallback(config FallbackConfig) (*Fallback, error) {
 	case config.PerSecond < 1 || config.PerSecond > 10_000:
 		return nil, fmt.Errorf("fallback limiter: PerSecond %d is outside 1..10000", config.PerSecond)
 	}
-	f := &Fallback{config: config, parts: partCache{most: maxCachedParts}}
+	f := &Fallback{config: config}
+	f.parts, _ = lru.New[partKey, *part](maxCachedParts) // no error: the size is above 0
 	f.pending.byOwner, f.pending.bound = make(map[limit.Owner]*ownerPending), config.Bytes/pendingDivisor
 	f.pool.New = func() any { return new(scratch) }
 	var err error
@@ -295,7 +298,11 @@ func (f *Fallback) instancesOf(l *limit.Limit) int64 {
 
 // partOf returns this instance's part of a limit, from the cache or made new. It logs an error at most once a second.
 func (f *Fallback) partOf(l *limit.Limit, instances int64, now time.Time) (*part, error) {
-	p, err := f.parts.of(l, instances, now)
+	key := partKey{l, instances}
+	if p, ok := f.parts.Get(key); ok && p.isCurrent(now) {
+		return p, nil
+	}
+	p, err := partOf(l, instances, now)
 	if err != nil {
 		if sec := now.Unix(); f.loggedPart.Swap(sec) != sec {
 			f.config.Log.Error("this limit has no fallback, which is a defect: its requests are denied while the "+
@@ -304,6 +311,7 @@ func (f *Fallback) partOf(l *limit.Limit, instances int64, now time.Time) (*part
 		}
 		return nil, err
 	}
+	f.parts.Add(key, p)
 	return p, nil
 }
 

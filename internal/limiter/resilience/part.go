@@ -3,7 +3,6 @@ package resilience
 import (
 	"math"
 	"math/bits"
-	"sync"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -22,61 +21,13 @@ type part struct {
 // tierPart is an instance's part of a tier: units per period, and the burst, which is how many may be spent at once.
 type tierPart struct{ units, burst, period int64 } // period in µs
 
-// maxCachedParts is how many parts a fallback limiter caches: few deployments have as many limits. A part takes some
-// 700 bytes.
+// maxCachedParts is how many parts a fallback limiter caches, because computing one takes longer than the rest of a
+// decision. Few deployments have as many limits. A part takes some 700 bytes.
 const maxCachedParts = 4096
-
-// partCache caches instances' parts of limits, because computing one takes longer than the rest of a decision. It keeps
-// those that were used last, and holds up to twice as many.
-//
-// Parts that were used are in recent. When that is full, it takes the place of before, and what was in before is
-// forgotten. So a look-up that finds its part in recent changes nothing, unlike one in a list by time of use: it needs
-// no exclusive lock, and reads less memory.
-type partCache struct {
-	mu             sync.RWMutex
-	recent, before map[partKey]*part
-	most           int // of each of the two maps
-}
 
 type partKey struct {
 	limit     *limit.Limit
 	instances int64
-}
-
-// of returns the part of one of so many instances of a limit, from the cache or made new.
-func (c *partCache) of(l *limit.Limit, instances int64, now time.Time) (*part, error) {
-	key := partKey{l, instances}
-	c.mu.RLock()
-	p := c.recent[key]
-	isRecent := p != nil
-	if !isRecent {
-		p = c.before[key]
-	}
-	c.mu.RUnlock()
-	if p != nil && p.isCurrent(now) {
-		if !isRecent {
-			c.add(key, p)
-		}
-		return p, nil
-	}
-	p, err := partOf(l, instances, now)
-	if err == nil {
-		c.add(key, p)
-	}
-	return p, err
-}
-
-// add adds a part that was just used to recent.
-func (c *partCache) add(key partKey, p *part) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.recent) >= c.most && c.recent[key] == nil {
-		c.recent, c.before = nil, c.recent
-	}
-	if c.recent == nil {
-		c.recent = make(map[partKey]*part)
-	}
-	c.recent[key] = p
 }
 
 // partOf makes the instance's part of each tier of l: a token bucket of max(1, units/instances) per period, with a

@@ -160,7 +160,7 @@ var only = map[string][]string{
 	"internal/limiter/refresh":           {"std", "internal/limiter/clock", "internal/limiter/singleflight"},
 	"internal/limiter/resilience": {
 		"std", "internal/limiter/breaker", "internal/limiter/clock", "internal/limiter/lease", "internal/limiter/limit",
-		"internal/limiter/store/memory", "internal/limiter/store/router",
+		"internal/limiter/store/memory", "internal/limiter/store/router", "github.com/hashicorp/golang-lru/v2",
 	},
 	"internal/limiter/singleflight": {"std", "internal/limiter/clock"},
 	"internal/limiter/store":        {"std", "internal/limiter/limit"},

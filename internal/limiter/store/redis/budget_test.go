@@ -244,46 +244,6 @@ func TestBudgetProcesses(t *testing.T) {
 		float64(later)/budget)
 }
 
-// BenchmarkSettle compares settlements, of less and of more than was charged, with the decisions that they correct.
-func BenchmarkSettle(b *testing.B) {
-	s := open(b, redis.Config{Addrs: []string{address(b)}})
-	s.SetSpace(newSpace())
-	var charges []limit.Charge
-	for _, t := range []limit.Tier{
-		{Algorithm: limit.FixedWindow, Threshold: limit.MaxUnits, Period: time.Hour},
-		{Algorithm: limit.SlidingWindow, Threshold: limit.MaxSlidingUnits, Period: time.Hour},
-		{Algorithm: limit.TokenBucket, Threshold: 1 << 30, Period: time.Second},
-	} {
-		charges = append(charges, limit.Charge{Cost: 10,
-			Limit: build(b, limit.Limit{ID: t.Algorithm.String(), MaxCost: 100, Tiers: []limit.Tier{t}})})
-	}
-	receipts := make([]*limit.Receipt, 0, b.N)
-	decide := func(b *testing.B) {
-		for range b.N {
-			r, err := charged(b, s, charges, 10, time.Now())
-			if err != nil {
-				b.Fatal(err)
-			}
-			r.KeepFor(time.Hour)
-			receipts = append(receipts, r)
-		}
-	}
-	b.Run("decide", decide)
-	for name, used := range map[string]int64{"less": 4, "more": 15} {
-		b.Run(name, func(b *testing.B) {
-			receipts = receipts[:0]
-			decide(b)
-			b.ResetTimer()
-			for _, r := range receipts {
-				if out, err := s.Settle(b.Context(), r, []int64{used, used, used}, time.Now()); err != nil ||
-					out.Repeated || out.Expired {
-					b.Fatal(out, err)
-				}
-			}
-		})
-	}
-}
-
 // Guarantees that a settlement whose refund is refused, because a pack is of another version, charges nothing either:
 // its caller settles again, and each time would charge once more.
 func TestRefusedSettlementChargesNothing(t *testing.T) {

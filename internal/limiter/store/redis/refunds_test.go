@@ -389,56 +389,6 @@ func TestRefundOfManyLimits(t *testing.T) {
 	}
 }
 
-// BenchmarkRefundUnderLoad measures the refunds of one tenant by 64 callers, while 16 others charge it.
-func BenchmarkRefundUnderLoad(b *testing.B) {
-	const refunding, charging = 64, 16
-	server := redistest.Start(b)
-	s := open(b, redis.Config{Addrs: []string{server.Addr}, Deadline: 100 * time.Millisecond, PoolSize: refunding +
-		charging})
-	setUp := open(b, redis.Config{Addrs: []string{server.Addr}})
-	charges := largeLimits(b)
-	var next, failed, took atomic.Int64
-	receipts := make([]*limit.Receipt, b.N)
-	for i := range receipts {
-		r, err := charged(b, setUp, charges, 1, time.Now())
-		if err != nil {
-			b.Fatal(err)
-		}
-		receipts[i] = r
-	}
-	ctx, stop := context.WithCancel(b.Context())
-	var busy, wg sync.WaitGroup
-	for range charging {
-		busy.Go(func() {
-			for ctx.Err() == nil {
-				_, _ = charged(b, s, charges, 1, time.Now()) // late or denied decisions are load, too
-			}
-		})
-	}
-	for range refunding { // opens the connections
-		wg.Go(func() { _, _ = s.Settle(ctx, receipts[0], nil, time.Now()) })
-	}
-	wg.Wait()
-	b.ResetTimer()
-	for range refunding {
-		wg.Go(func() {
-			for i := next.Add(1) - 1; i < int64(b.N); i = next.Add(1) - 1 {
-				began := time.Now()
-				if _, err := s.Settle(ctx, receipts[i], nil, began); err != nil {
-					failed.Add(1)
-				}
-				took.Add(int64(time.Since(began)))
-			}
-		})
-	}
-	wg.Wait()
-	b.StopTimer()
-	stop()
-	busy.Wait()
-	b.ReportMetric(float64(took.Load())/float64(b.N)/1e6, "ms/refund")
-	b.ReportMetric(100*float64(failed.Load())/float64(b.N), "%failed")
-}
-
 // FuzzPack guarantees that a refund is an error that changes nothing, or changes only the records of its entries,
 // whatever values are at the keys.
 func FuzzPack(f *testing.F) {
