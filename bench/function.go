@@ -28,6 +28,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/lambdahost"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
@@ -345,7 +346,8 @@ func (d *deployment) here(pairs ...string) (*inProcess, error) {
 		list = append(list, name+"="+value)
 	}
 	bundle := os.DirFS(d.dir)
-	settings, err := environ.Parse(list, bundle)
+	var issuers token.Issuers
+	settings, err := environ.Parse(list, bundle, &issuers)
 	if err != nil {
 		return nil, err
 	}
@@ -353,8 +355,8 @@ func (d *deployment) here(pairs ...string) (*inProcess, error) {
 	debug.SetGCPercent(garbage)
 	p := &inProcess{}
 	p.Function, err = cell.New(cell.Config{
-		Settings: settings, Env: func(name string) string { return env[name] }, Bundle: bundle, Output: &p.metrics,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		Settings: settings, Issuers: issuers, Env: func(name string) string { return env[name] }, Bundle: bundle,
+		Output: &p.metrics, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
 	if err != nil {
 		return nil, err

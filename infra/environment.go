@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluicelimits/sluice/infra/config"
 	"github.com/sluicelimits/sluice/internal/aws/environ"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 // maxEnvironment is Lambda's limit for the names and values of all variables of a function, in bytes.
@@ -55,7 +56,7 @@ func (p *place) environment(function string) (map[string]string, error) {
 			"configure fewer issuers or cells",
 			function, size, maxEnvironment)
 	}
-	if err := environ.Check(function, given); err != nil {
+	if err := environ.Check(function, given, new(token.Issuers)); err != nil {
 		return nil, fmt.Errorf("%s: %w", function, err)
 	}
 	return variables, nil

@@ -195,7 +195,7 @@ func TestDeadlines(t *testing.T) {
 		config.MaxDeadline + time.Microsecond: false,
 	} {
 		_, err := environ.Parse([]string{"SLUICE_CELL=a", "SLUICE_CONFIG_TABLE=config",
-			"SLUICE_COUNTERS_TABLE=counters", "SLUICE_SECRET=s", "SLUICE_DYNAMODB_DEADLINE=" + wait.String()}, nil)
+			"SLUICE_COUNTERS_TABLE=counters", "SLUICE_SECRET=s", "SLUICE_DYNAMODB_DEADLINE=" + wait.String()}, nil, nil)
 		if (err == nil) != ok {
 			t.Errorf("a function that is to wait %s: %v", wait, err)
 		}

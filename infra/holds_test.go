@@ -13,6 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/grants"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 // hold is a check of something that must be true of every template. It returns a line for each place where it is not
@@ -1000,7 +1001,7 @@ func functionHolds(one *template, _ string, r *resource, wrong func(string, ...a
 			wrong("it answers the API %v, which is not its own", variables["SLUICE_API"])
 		}
 	}
-	if err := environ.Check(kind, given); err != nil {
+	if err := environ.Check(kind, given, new(token.Issuers)); err != nil {
 		wrong("it would not start: %v", err)
 	}
 	reserved, memory := float64(of.Reserved), float64(of.MemoryMB)

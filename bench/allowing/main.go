@@ -31,7 +31,8 @@ func main() {
 
 func start() (*authorizer.Handler, error) {
 	bundle := os.DirFS(os.Getenv("LAMBDA_TASK_ROOT"))
-	s, err := environ.Parse(os.Environ(), bundle)
+	var issuers token.Issuers
+	s, err := environ.Parse(os.Environ(), bundle, &issuers)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,7 @@ func start() (*authorizer.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	tokens, err := token.New(token.Config{Issuers: s.Issuers, Claims: s.Claims})
+	tokens, err := token.New(token.Config{Issuers: issuers, Claims: s.Claims})
 	if err != nil {
 		return nil, err
 	}

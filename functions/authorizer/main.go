@@ -13,6 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/cell"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
@@ -34,14 +35,15 @@ func main() {
 func start() (*cell.Function, error) {
 	slog.SetDefault(slog.New(telemetry.NewHandler(os.Stdout, slog.LevelInfo)))
 	bundle := os.DirFS(os.Getenv("LAMBDA_TASK_ROOT"))
-	s, err := environ.Parse(os.Environ(), bundle)
+	var issuers token.Issuers
+	s, err := environ.Parse(os.Environ(), bundle, &issuers)
 	if err != nil {
 		return nil, err
 	}
 	log := slog.New(telemetry.NewHandler(os.Stdout, s.LogLevel))
 	slog.SetDefault(log)
-	return cell.New(cell.Config{Settings: s, Env: os.Getenv, Bundle: bundle, Output: os.Stdout, Log: log,
-		InvocationID: invocation})
+	return cell.New(cell.Config{Settings: s, Issuers: issuers, Env: os.Getenv, Bundle: bundle, Output: os.Stdout,
+		Log: log, InvocationID: invocation})
 }
 
 // invocation returns the id of the invocation in Lambda's own log lines.

@@ -15,12 +15,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
 func main() {
 	function.Main(func(variables []string) (*environ.Ops, error) {
-		return environ.ParseOps(variables, os.DirFS(os.Getenv("LAMBDA_TASK_ROOT")))
+		return environ.ParseOps(variables, os.DirFS(os.Getenv("LAMBDA_TASK_ROOT")), new(token.Issuers))
 	}, start)
 }
 

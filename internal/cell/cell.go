@@ -41,6 +41,7 @@ const (
 // Config says what an authorizer is made of.
 type Config struct {
 	Settings *environ.Settings
+	Issuers  []token.Issuer      // as they were read with the settings; if empty, no JWT is accepted
 	Env      func(string) string // environment variables, which include AWS's own; required
 	Bundle   fs.FS               // the folder with the function's code
 	Output   io.Writer           // receives metrics; each line is one Write
@@ -94,8 +95,8 @@ func New(c Config) (*Function, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if len(s.Issuers) > 0 {
-		if f.tokens, err = token.New(token.Config{Issuers: s.Issuers, Claims: s.Claims, Log: c.Log}); err != nil {
+	if len(c.Issuers) > 0 {
+		if f.tokens, err = token.New(token.Config{Issuers: c.Issuers, Claims: s.Claims, Log: c.Log}); err != nil {
 			return nil, err
 		}
 	}

@@ -5,13 +5,12 @@
 package environ
 
 import (
+	"io"
 	"io/fs"
 	"log/slog"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 // prefix begins the names of all our variables. An unknown variable with this prefix is a mistake.
@@ -38,8 +37,7 @@ type Settings struct {
 
 	Secret string // name or ARN of the secret with the peppers, the address key, and Redis's password
 
-	Issuers []token.Issuer // if empty, no JWT is accepted
-	Claims  []string       // further claims of a JWT to keep
+	Claims []string // further claims of a JWT to keep
 
 	TrustedHops      int
 	RetryJitter      int      // percent
@@ -48,6 +46,13 @@ type Settings struct {
 	MaxInstances     int        // the most environments that may run
 	KillSwitch       *AppConfig // nil means that limits are always enforced
 	MetricsNamespace string
+}
+
+// Issuers reads and keeps who may issue JWTs. *token.Issuers implements it. [Parse] does not read issuers itself, because
+// the functions that verify no JWT would then link the code that does.
+type Issuers interface {
+	Read(from io.Reader) error   // reads a JSON array of issuers; the error continues a sentence
+	Check(claims []string) error // checks what was read, if these further claims of a JWT are kept
 }
 
 // AppConfig identifies a configuration in AWS AppConfig by ids.
@@ -105,8 +110,10 @@ type parser struct {
 
 	problems
 
-	bundle fs.FS
-	redis  Redis
+	bundle     fs.FS
+	issuers    Issuers
+	hasIssuers bool // they were read
+	redis      Redis
 }
 
 // problems holds the variables of a function as they are set, and the problems with them.
@@ -166,10 +173,10 @@ func (p *problems) read(function string, variables []variable, environ []string)
 }
 
 // Parse reads variables in the form of os.Environ. It ignores variables that do not begin with SLUICE_, and treats an
-// empty variable as not set. It reads files from bundle, which is the folder of the function's code. The error is an
-// *[Error].
-func Parse(environ []string, bundle fs.FS) (*Settings, error) {
-	p := &parser{bundle: bundle}
+// empty variable as not set. It reads files from bundle, which is the folder of the function's code, and reads those who
+// may issue JWTs into issuers; if there are none, no JWT is accepted. The error is an *[Error].
+func Parse(environ []string, bundle fs.FS, issuers Issuers) (*Settings, error) {
+	p := &parser{bundle: bundle, issuers: issuers}
 	p.read("authorizer", p.variables(), environ)
 	p.together()
 	if err := p.err(); err != nil {
@@ -211,7 +218,7 @@ func (p *parser) together() {
 	if p.given["SLUICE_ISSUERS"] != "" && p.given["SLUICE_ISSUERS_FILE"] != "" {
 		p.wrong("SLUICE_ISSUERS", "and SLUICE_ISSUERS_FILE must not both be set")
 	}
-	if len(p.Issuers) == 0 && p.given["SLUICE_CLAIMS"] != "" && !p.bad("SLUICE_ISSUERS") &&
+	if !p.hasIssuers && p.given["SLUICE_CLAIMS"] != "" && !p.bad("SLUICE_ISSUERS") &&
 		!p.bad("SLUICE_ISSUERS_FILE") {
 		p.wrong("SLUICE_CLAIMS", "has no use without SLUICE_ISSUERS or SLUICE_ISSUERS_FILE")
 	}
@@ -230,19 +237,16 @@ func (p *parser) together() {
 
 // aboutTokens checks the issuers with the code that will use them.
 func (p *parser) aboutTokens() {
-	if len(p.Issuers) == 0 {
+	if !p.hasIssuers {
 		return
 	}
 	where := "SLUICE_ISSUERS"
 	if p.given[where] == "" {
 		where = "SLUICE_ISSUERS_FILE"
 	}
-	v, err := token.New(token.Config{Issuers: p.Issuers, Claims: p.Claims})
-	if err != nil {
+	if err := p.issuers.Check(p.Claims); err != nil {
 		p.wrong(where, strings.ReplaceAll(err.Error(), "\n", "; "))
-		return
 	}
-	v.Close()
 }
 
 func (p *parser) aboutRedis() {

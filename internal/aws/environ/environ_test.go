@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
@@ -35,7 +36,7 @@ var bundle = fstest.MapFS{
 
 // Guarantees that what is not set has the default that the documentation tells.
 func TestDefaults(t *testing.T) {
-	got, err := environ.Parse(leastEnvironment(), bundle)
+	got, err := environ.Parse(leastEnvironment(), bundle, new(token.Issuers))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func TestDefaults(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	got, err = environ.Parse(leastEnvironment("SLUICE_REDIS=cache.example:6379"), bundle)
+	got, err = environ.Parse(leastEnvironment("SLUICE_REDIS=cache.example:6379"), bundle, new(token.Issuers))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,28 +90,29 @@ func TestEverySetting(t *testing.T) {
 		Redis: &environ.Redis{Addrs: []string{"a.example:6379", "[::1]:6380"}, Cluster: true, TLS: true,
 			Deadline: 20 * time.Millisecond,
 			Auth:     environ.AuthIAM, Cache: "cache-1", User: "sluice"},
-		Issuers: []token.Issuer{
-			{Issuer: "https://id.example", Audiences: []string{"api"}, JWKSURL: "https://id.example/keys",
-				AllTenants: true},
-			{Issuer: "two", Audiences: []string{"a", "b"}, JWKSURL: "https://two.example/keys",
-				Algorithms:    []string{"ES256"},
-				AudienceClaim: "client_id", TenantClaim: "org", SubjectClaim: "uid", Tenants: []string{"acme"}},
-		},
 		Claims: []string{"region", "https://example.com/role"}, TrustedHops: 2, RetryJitter: 25,
 		PassDenials:  []string{"a1b2", "c3d4"},
 		MaxInstances: 40, KillSwitch: &environ.AppConfig{Application: "abcd123", Environment: "1e2f3g4",
 			Profile: "zyxw987"}, MetricsNamespace: "My/Sluice", LogLevel: slog.LevelDebug,
 	}
-	got, err := environ.Parse(given, bundle)
+	wantIssuers := token.Issuers{
+		{Issuer: "https://id.example", Audiences: []string{"api"}, JWKSURL: "https://id.example/keys",
+			AllTenants: true},
+		{Issuer: "two", Audiences: []string{"a", "b"}, JWKSURL: "https://two.example/keys",
+			Algorithms:    []string{"ES256"},
+			AudienceClaim: "client_id", TenantClaim: "org", SubjectClaim: "uid", Tenants: []string{"acme"}},
+	}
+	var issuers token.Issuers
+	got, err := environ.Parse(given, bundle, &issuers)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v %+v\nwant %+v %+v", got, got.Redis, want, want.Redis)
+	if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(issuers, wantIssuers) {
+		t.Errorf("got  %+v %+v %+v\nwant %+v %+v %+v", got, got.Redis, issuers, want, want.Redis, wantIssuers)
 	}
-	got, err = environ.Parse(leastEnvironment("SLUICE_ISSUERS_FILE=issuers.json"), bundle)
-	if err != nil || !reflect.DeepEqual(got.Issuers, want.Issuers[:1]) {
-		t.Errorf("from a file: %+v, %v; want %+v", got, err, want.Issuers[:1])
+	_, err = environ.Parse(leastEnvironment("SLUICE_ISSUERS_FILE=issuers.json"), bundle, &issuers)
+	if err != nil || !reflect.DeepEqual(issuers, wantIssuers[:1]) {
+		t.Errorf("from a file: %+v, %v; want %+v", issuers, err, wantIssuers[:1])
 	}
 }
 
@@ -228,7 +230,7 @@ func TestProblems(t *testing.T) {
 		{[]string{"SLUICE_METRICS_NAMESPACE=" + marker + "!"}, "SLUICE_METRICS_NAMESPACE must be"},
 		{[]string{"SLUICE_LOG_LEVEL=" + marker}, "SLUICE_LOG_LEVEL must be debug"},
 	} {
-		s, err := environ.Parse(leastEnvironment(tt.change...), bundle)
+		s, err := environ.Parse(leastEnvironment(tt.change...), bundle, new(token.Issuers))
 		var all *environ.Error
 		if s != nil || !errors.As(err, &all) {
 			t.Errorf("%q: %+v, %v; want %s", tt.change, s, err, tt.want)
@@ -250,7 +252,7 @@ func TestAllProblemsAtOnce(t *testing.T) {
 		"SLUICE_ZZZ=1", "SLUICE_AAA=1", "SLUICE_CELL=a b", "SLUICE_REDIS=nowhere", "SLUICE_REDIS_AUTH=iam",
 		"SLUICE_TRUSTED_HOPS=x",
 		"SLUICE_ISSUERS=[", "SLUICE_CLAIMS=region",
-	}, bundle)
+	}, bundle, new(token.Issuers))
 	want := `the environment's settings are wrong:
 SLUICE_AAA is not a variable of the authorizer
 SLUICE_ZZZ is not a variable of the authorizer
@@ -265,6 +267,16 @@ SLUICE_REDIS_IAM_CACHE is missing, which SLUICE_REDIS_AUTH=iam needs
 SLUICE_REDIS_IAM_USER is missing, which SLUICE_REDIS_AUTH=iam needs`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+// Guarantees that as many proxies can be trusted as the authorizer accepts, and no more.
+func TestTrustedHops(t *testing.T) {
+	for hops, ok := range map[int]bool{identity.MaxHops: true, identity.MaxHops + 1: false} {
+		_, err := environ.Parse(leastEnvironment(fmt.Sprint("SLUICE_TRUSTED_HOPS=", hops)), bundle, nil)
+		if (err == nil) != ok {
+			t.Errorf("%d trusted proxies: %v", hops, err)
+		}
 	}
 }
 
@@ -288,7 +300,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("SLUICE_DYNAMODB_DEADLINE", "1h", "SLUICE_REDIS_DEADLINE", "-1ms")
 	f.Add("", "", "SLUICE_", "=")
 	f.Fuzz(func(t *testing.T, name1, value1, name2, value2 string) {
-		s, err := environ.Parse(leastEnvironment(name1+"="+value1, name2+"="+value2), bundle)
+		s, err := environ.Parse(leastEnvironment(name1+"="+value1, name2+"="+value2), bundle, new(token.Issuers))
 		var all *environ.Error
 		if (s == nil) == (err == nil) || err != nil && (!errors.As(err, &all) || len(all.Problems) == 0) {
 			t.Fatalf("settings %v and error %v", s, err)

@@ -349,7 +349,7 @@ func read(settings any, environ []string) error {
 }
 
 // ParseOps reads a cell's ops settings, as [Parse] does.
-func ParseOps(environ []string, bundle fs.FS) (*Ops, error) {
+func ParseOps(environ []string, bundle fs.FS, issuers Issuers) (*Ops, error) {
 	own, rest := []string(nil), []string(nil)
 	for _, e := range environ {
 		switch name, _, _ := strings.Cut(e, "="); {
@@ -360,7 +360,7 @@ func ParseOps(environ []string, bundle fs.FS) (*Ops, error) {
 		}
 	}
 	s, bad := Read[Ops](own)
-	shared, err := Parse(rest, bundle)
+	shared, err := Parse(rest, bundle, issuers)
 	var all Error
 	for _, err := range []error{bad, err} {
 		var one *Error
@@ -381,12 +381,12 @@ func ParseOps(environ []string, bundle fs.FS) (*Ops, error) {
 }
 
 // Check returns the error with which a function would not start, which has no plans and no issuers in its zip.
-func Check(function string, environ []string) (err error) {
+func Check(function string, environ []string, issuers Issuers) (err error) {
 	switch f, ok := functions[function]; {
 	case function == "authorizer":
-		_, err = Parse(environ, nil)
+		_, err = Parse(environ, nil, issuers)
 	case function == "ops":
-		_, err = ParseOps(environ, nil)
+		_, err = ParseOps(environ, nil, issuers)
 	case ok:
 		err = read(reflect.New(reflect.TypeOf(f.settings)).Interface(), environ)
 	default:

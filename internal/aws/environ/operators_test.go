@@ -49,12 +49,12 @@ func TestParseAdmin(t *testing.T) {
 func TestParseOps(t *testing.T) {
 	cell := []string{"SLUICE_CELL=eu-1", "SLUICE_API=a1b2c3/v1", "SLUICE_CONFIG_TABLE=config",
 		"SLUICE_COUNTERS_TABLE=counters", "SLUICE_SECRET=secret", "SLUICE_MAX_INSTANCES=10"}
-	s, err := environ.ParseOps(slices.Concat(cell, []string{"SLUICE_OPERATIONS_TABLE=operations"}), fstest.MapFS{})
+	s, err := environ.ParseOps(slices.Concat(cell, []string{"SLUICE_OPERATIONS_TABLE=operations"}), fstest.MapFS{}, nil)
 	if err != nil || s.Cell != "eu-1" || s.CountersTable != "counters" || s.API != "a1b2c3/v1" ||
 		s.Operations != "operations" {
 		t.Fatalf("got %+v, %v", s, err)
 	}
-	_, err = environ.ParseOps(cell[1:], fstest.MapFS{})
+	_, err = environ.ParseOps(cell[1:], fstest.MapFS{}, nil)
 	if err == nil || !strings.Contains(err.Error(), "SLUICE_OPERATIONS_TABLE") ||
 		!strings.Contains(err.Error(), "SLUICE_CELL ") {
 		t.Errorf("got %v, want both that are missing", err)
@@ -62,7 +62,7 @@ func TestParseOps(t *testing.T) {
 	file := slices.Concat([]string{"SLUICE_CONFIG_FILE=plans.yaml", "SLUICE_OPERATIONS_TABLE=operations"},
 		slices.DeleteFunc(slices.Clone(cell),
 			func(v string) bool { return strings.HasPrefix(v, "SLUICE_CONFIG_TABLE") }))
-	if _, err := environ.ParseOps(file, fstest.MapFS{"plans.yaml": {Data: []byte("x")}}); err == nil ||
+	if _, err := environ.ParseOps(file, fstest.MapFS{"plans.yaml": {Data: []byte("x")}}, nil); err == nil ||
 		!strings.Contains(err.Error(), "SLUICE_CONFIG_TABLE") {
 		t.Errorf("with a plans file: %v", err)
 	}

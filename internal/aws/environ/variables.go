@@ -12,9 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 // variable is a setting. Its read function stores the value, or returns what is wrong with it without repeating the
@@ -30,6 +27,7 @@ type variable struct {
 // Bounds of what is read.
 const (
 	maxInstances   = 1_000_000
+	maxHops        = 16 // identity.MaxHops, whose package is not linked
 	maxJitter      = 100
 	minDeadline    = time.Millisecond
 	maxDeadline    = 5 * time.Second // of an answer: API Gateway waits longer, but people do not
@@ -142,10 +140,10 @@ func (p *parser) variables() []variable {
 			func(v string) string { return deadline(&p.redis.Deadline, v) }},
 		{"SLUICE_ISSUERS", "", false,
 			"Who may issue JWTs: a JSON array, see [below](#issuers). If it is not set, no JWT is accepted.",
-			func(v string) string { return issuers(&p.Issuers, strings.NewReader(v)) }},
+			func(v string) string { return p.readIssuers(strings.NewReader(v)) }},
 		{"SLUICE_ISSUERS_FILE", "", false,
 			"The issuers in a file beside `bootstrap`, because all variables together may have 4 KB only.",
-			func(v string) string { return issuersFile(&p.Issuers, p.bundle, v) }},
+			func(v string) string { return p.readIssuersFile(v) }},
 		{"SLUICE_CLAIMS", "", false,
 			"The claims that limits name in `per: claim:…`, separated by commas.",
 			func(v string) string {
@@ -156,7 +154,7 @@ func (p *parser) variables() []variable {
 				"client's address is the entry of `X-Forwarded-For` that the outermost proxy wrote. Above 0, " +
 				"close every way around the proxies, such as the default endpoint of the API: a client that " +
 				"takes such a way can choose that entry.",
-			func(v string) string { return integer(&p.TrustedHops, v, 0, identity.MaxHops) }},
+			func(v string) string { return integer(&p.TrustedHops, v, 0, maxHops) }},
 		{"SLUICE_RETRY_JITTER", "0", false,
 			"By how many percent the waits in answers are lengthened at most, at random.",
 			func(v string) string { return integer(&p.RetryJitter, v, 0, maxJitter) }},
@@ -310,21 +308,21 @@ func level(to *slog.Level, v string) string {
 	return ""
 }
 
-// issuers reads the issuers of a variable or a file.
-func issuers(to *[]token.Issuer, from io.Reader) (wrong string) {
-	var err error
-	if *to, err = token.ReadIssuers(from); err != nil {
+// readIssuers reads the issuers of a variable or a file.
+func (p *parser) readIssuers(from io.Reader) (wrong string) {
+	if err := p.issuers.Read(from); err != nil {
 		return err.Error()
 	}
+	p.hasIssuers = true
 	return ""
 }
 
-// issuersFile reads issuers from a file of the bundle.
-func issuersFile(to *[]token.Issuer, bundle fs.FS, name string) (wrong string) {
+// readIssuersFile reads issuers from a file of the bundle.
+func (p *parser) readIssuersFile(name string) (wrong string) {
 	if !fs.ValidPath(name) || name == "." {
 		return "must be a path inside the bundle, without a slash in front and without . and .."
 	}
-	f, err := bundle.Open(name)
+	f, err := p.bundle.Open(name)
 	if at := new(fs.PathError); errors.As(err, &at) {
 		err = at.Err // without the name of the file
 	}
@@ -332,5 +330,5 @@ func issuersFile(to *[]token.Issuer, bundle fs.FS, name string) (wrong string) {
 		return "names a file that cannot be read: " + err.Error()
 	}
 	defer func() { _ = f.Close() }() // the file is only read
-	return issuers(to, f)
+	return p.readIssuers(f)
 }

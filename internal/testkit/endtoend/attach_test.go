@@ -24,6 +24,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/configfile/configfiletest"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
 	"github.com/sluicelimits/sluice/internal/testkit/built"
@@ -220,7 +221,7 @@ func (a *attached) world(at, table, environment string) *world {
 	for name, value := range e.Variables {
 		list = append(list, name+"="+value)
 	}
-	if _, err := environ.Parse(list, os.DirFS(w.dir)); err != nil {
+	if _, err := environ.Parse(list, os.DirFS(w.dir), new(token.Issuers)); err != nil {
 		a.t.Fatal(err)
 	}
 	if want := a.one("dynamodb", "create-table").arg("--table-name"); e.Variables["SLUICE_COUNTERS_TABLE"] != want {

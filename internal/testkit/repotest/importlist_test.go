@@ -78,7 +78,7 @@ var only = map[string][]string{
 		"std", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/transport/http",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb", "internal/limiter/store/plainbody",
 	},
-	"internal/aws/environ": {"std", "internal/request/identity", "internal/request/identity/token"},
+	"internal/aws/environ": {"std"},
 	"internal/aws/grants":  {"std", "events", "internal/plan/shares"},
 	"internal/cell/config": {
 		"std", "authorizer", "internal/cell/table", "internal/limiter/breaker", "internal/limiter/clock",

@@ -20,6 +20,24 @@ const (
 	maxDepth        = 8 // of the JSON; a valid text has three levels
 )
 
+// Issuers are those whose JWTs are accepted.
+type Issuers []Issuer
+
+// Read reads issuers with [ReadIssuers].
+func (i *Issuers) Read(from io.Reader) (err error) {
+	*i, err = ReadIssuers(from)
+	return err
+}
+
+// Check returns the error of [New] with these issuers and further claims.
+func (i *Issuers) Check(claims []string) error {
+	v, err := New(Config{Issuers: *i, Claims: claims})
+	if err == nil {
+		v.Close()
+	}
+	return err
+}
+
 // ReadIssuers reads a JSON array of issuers, of at most 1 MiB. It is strict, because a member that is read in two ways
 // could decide who may name which tenant. It checks the form only; [New] checks the rest. The text of the error
 // continues a sentence that begins with the name of what was read.
