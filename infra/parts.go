@@ -36,7 +36,7 @@ func newTable(scope constructs.Construct, id, name string, props *awsdynamodb.Ta
 	return awsdynamodb.NewTable(scope, &id, props)
 }
 
-// newControlTable makes a control table. Package internal/control/row describes its layout.
+// newControlTable makes a control table. Package internal/control/dynamo describes its layout.
 func newControlTable(scope constructs.Construct, id, name string) awsdynamodb.Table {
 	return newTable(scope, id, name, &awsdynamodb.TableProps{
 		PartitionKey: attribute("id", awsdynamodb.AttributeType_STRING),

@@ -33,7 +33,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit"
-	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/localstack/stand"
 	"github.com/sluicelimits/sluice/streams/balancer"
 	"github.com/sluicelimits/sluice/streams/delivery"
@@ -264,7 +264,7 @@ func (a *trail) removeRow(tenant string) {
 }
 
 func tenantKey(tenant string) map[string]types.AttributeValue {
-	return row.Key(tenant)
+	return dynamo.KeyOf(tenant)
 }
 
 // alter changes one attribute of an item in the tenants table.
@@ -379,10 +379,10 @@ func tamperings() []tampering {
 			return func() { a.remove(e) }
 		}, is(control.Unknown, 4), 0},
 		{"the live item altered", func(a *trail, tenant string) func() {
-			return a.alter(tenant, row.Reason, text("no reason"))
+			return a.alter(tenant, dynamo.Reason, text("no reason"))
 		}, is(control.WrongHead, 3), 2},
 		{"the live item made unreadable", func(a *trail, tenant string) func() {
-			return a.alter(tenant, row.Version, text("three"))
+			return a.alter(tenant, dynamo.Version, text("three"))
 		}, is(audit.BadHead, 3), 2},
 		{"the live item removed", func(a *trail, tenant string) func() {
 			was := a.row(tenant)

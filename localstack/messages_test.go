@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/localstack/stand"
 	"github.com/sluicelimits/sluice/streams/delivery"
 )
@@ -76,7 +76,7 @@ func poisonRows(t *testing.T, of map[string]types.AttributeValue, name string) [
 	text := func(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
 	like := func(key string, change func(map[string]types.AttributeValue)) map[string]types.AttributeValue {
 		poison := maps.Clone(of)
-		poison[row.ID] = text(key)
+		poison[dynamo.ID] = text(key)
 		change(poison)
 		return poison
 	}
@@ -88,13 +88,13 @@ func poisonRows(t *testing.T, of map[string]types.AttributeValue, name string) [
 	}
 	late.Hash = late.ComputeHash()
 	return []map[string]types.AttributeValue{
-		{row.ID: text(name + "-types"), row.Version: text("one"),
-			row.Body: &types.AttributeValueMemberBOOL{Value: true},
-			row.Hash: &types.AttributeValueMemberNULL{Value: true}},
-		like(name+"-hashless", func(p map[string]types.AttributeValue) { delete(p, row.Hash) }),
+		{dynamo.ID: text(name + "-types"), dynamo.Version: text("one"),
+			dynamo.Body: &types.AttributeValueMemberBOOL{Value: true},
+			dynamo.Hash: &types.AttributeValueMemberNULL{Value: true}},
+		like(name+"-hashless", func(p map[string]types.AttributeValue) { delete(p, dynamo.Hash) }),
 		// its hash is that of another item
 		like(name+"-/../\u2028\"'; <b>%00", func(map[string]types.AttributeValue) {}),
-		row.Of(&late),
+		dynamo.RowOf(&late),
 	}
 }
 
@@ -116,7 +116,7 @@ func TestPoisonRecords(t *testing.T) {
 	}
 	t.Cleanup(func() { // in any case, because other tests need a trail without breaks
 		for _, poison := range rows {
-			if id, ok := poison[row.ID].(*types.AttributeValueMemberS); ok {
+			if id, ok := poison[dynamo.ID].(*types.AttributeValueMemberS); ok {
 				a.removeRow(id.Value)
 			}
 		}
@@ -136,7 +136,7 @@ func TestPoisonRecords(t *testing.T) {
 				NewImage map[string]map[string]any
 			} `json:"dynamodb"`
 		}
-		if err := json.Unmarshal(i.Data, &record); err != nil || record.DynamoDB.NewImage[row.ID]["S"] != i.Key ||
+		if err := json.Unmarshal(i.Data, &record); err != nil || record.DynamoDB.NewImage[dynamo.ID]["S"] != i.Key ||
 			i.Table != string(control.Tenants) {
 			t.Errorf("of %q in %q there is kept %s: %v", i.Key, i.Table, i.Data, err)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/streams/archiver"
 )
 
@@ -24,7 +24,7 @@ func start(process *function.Process, s *environ.Archiver) (function.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	decoder := row.NewDecoder(map[control.Table]string{
+	decoder := dynamo.NewDecoder(map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells:      s.Tables.Cells,
 		control.Operations: s.Operations,

@@ -13,7 +13,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/streams/awsio"
 	"github.com/sluicelimits/sluice/streams/balancer"
 	"github.com/sluicelimits/sluice/streams/publisher"
@@ -26,7 +25,7 @@ func start(process *function.Process, s *environ.Balancer) (function.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	decoder := row.NewDecoder(map[control.Table]string{control.Cells: s.Tables.Cells})
+	decoder := dynamo.NewDecoder(map[control.Table]string{control.Cells: s.Tables.Cells})
 	p := publisher.New(publisher.Config{
 		Topic: awsio.NewTopic(awsio.SNS(process.Env, awsio.Region(s.Topic)), s.Topic),
 		Keep:  awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue),

@@ -17,7 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/streams/awsio"
 	"github.com/sluicelimits/sluice/streams/publisher"
 )
@@ -29,7 +29,7 @@ func start(process *function.Process, s *environ.Publisher) (function.Handler, e
 	if err != nil {
 		return nil, err
 	}
-	decoder := row.NewDecoder(map[control.Table]string{
+	decoder := dynamo.NewDecoder(map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 	})
 	p := publisher.New(publisher.Config{

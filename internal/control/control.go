@@ -148,7 +148,7 @@ type Tables interface {
 }
 
 // Feed returns the changes of all tables in one process, in the order in which they were made, from the first one on.
-// There is no Feed in AWS, where streams call functions; package row reads what streams bring.
+// There is no Feed in AWS, where streams call functions; package dynamo reads what streams bring.
 type Feed interface {
 	// Read returns up to most (1..MaxPage) records after a position. A position is the Sequence of a record, or "" for
 	// the beginning. Read returns no records if there are none yet.

@@ -23,7 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
-	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
@@ -444,7 +444,7 @@ func TestInvoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	decoder := row.NewDecoder(map[control.Table]string{control.Tenants: "tenants"})
+	decoder := dynamo.NewDecoder(map[control.Table]string{control.Tenants: "tenants"})
 	var away atomic.Bool
 	w := newWorld(t, s3test.Config{Fault: func(r *http.Request) *s3test.Fault {
 		if away.Load() && !strings.HasSuffix(r.URL.Path, name(all[0])) {

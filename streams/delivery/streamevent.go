@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// Decoder decodes the records of a stream. *row.Decoder implements it.
+// Decoder decodes the records of a stream. *dynamo.Decoder implements it.
 type Decoder interface {
 	Decode(event []byte) ([]control.Delivery, error)
 }

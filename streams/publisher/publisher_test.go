@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"github.com/sluicelimits/sluice/streams/publisher"
 	"github.com/sluicelimits/sluice/streams/streamstest"
@@ -382,7 +382,7 @@ func TestInvoke(t *testing.T) {
 // letters, and are not published.
 func TestForeignRecords(t *testing.T) {
 	w := newWorld(t)
-	d := row.NewDecoder(map[control.Table]string{control.Tenants: "tenants"})
+	d := dynamo.NewDecoder(map[control.Table]string{control.Tenants: "tenants"})
 	const record = `{"eventName":%q,"eventSource":"aws:dynamodb",` +
 		`"eventSourceARN":"arn:aws:dynamodb:eu-west-1:123456789012:table/%s/stream/2026-11-21T00:00:00.000",` +
 		`"userIdentity":{"type":"Service","principalId":"dynamodb.amazonaws.com"},"dynamodb":{"SequenceNumber":"%d",` +

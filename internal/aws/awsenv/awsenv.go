@@ -15,8 +15,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-
-	"github.com/sluicelimits/sluice/internal/limiter/store/plainbody"
 )
 
 // idle is how long an unused connection to AWS stays open. Go measures it by the wall clock, so a process that was
@@ -38,7 +36,7 @@ func New(env func(string) string) (*Env, error) {
 			SessionToken: env("AWS_SESSION_TOKEN"),
 			Source:       "environment",
 		}},
-		HTTPClient: plainbody.Client{HTTPClient: awshttp.NewBuildableClient().WithTransportOptions(
+		HTTPClient: plainBodies{awshttp.NewBuildableClient().WithTransportOptions(
 			func(t *http.Transport) { t.IdleConnTimeout = idle })},
 	}}
 	if e.config.Region == "" {

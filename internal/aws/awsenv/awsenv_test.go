@@ -7,7 +7,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/sluicelimits/sluice/internal/aws/awsenv"
-	"github.com/sluicelimits/sluice/internal/limiter/store/plainbody"
 )
 
 // env is an environment like Lambda's, with changes as pairs.
@@ -79,13 +78,13 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// Guarantees that every client of a function works around the defect of the SDK that package plainbody describes.
+// Guarantees that every client of a function works around the defect of the SDK that PlainBodies describes.
 func TestClientsSendPlainBodies(t *testing.T) {
 	e, err := awsenv.New(env())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := e.Config("").HTTPClient.(plainbody.Client); !ok {
-		t.Errorf("the HTTP client is a %T, want a plainbody.Client", e.Config("").HTTPClient)
+	if _, ok := e.Config("").HTTPClient.(awsenv.PlainBodies); !ok {
+		t.Errorf("the HTTP client is a %T, want PlainBodies", e.Config("").HTTPClient)
 	}
 }

@@ -1,7 +1,24 @@
-// Package dynamo stores the control tables in DynamoDB. Package row defines the layout.
+// Package dynamo stores the control tables in DynamoDB, and decodes the records of their streams.
 //
 // A Put is a consistent read and one conditional write, which costs one write unit for each KB of the item or part of
-// one. Any number of processes may write. The tables' streams are the feed; package row reads what they bring.
+// one. Any number of processes may write. The tables' streams are the feed: a [Decoder] reads what they bring.
+//
+// The tables are those of package control, each with the partition key id and no sort key. There is no time to live:
+// items and tombstones are never deleted. A table's stream carries new and old images.
+//
+//	attribute   type  meaning
+//	id          S     the item's key
+//	layout      N     the number of this list of attributes: always 1; another number is an error
+//	version     N     1, 2, 3 …
+//	actor       S     who wrote this version
+//	reason      S     the reason
+//	changed_at  S     the time by the writer's clock: 2026-11-21T18:00:00.000000Z
+//	deleted     BOOL  a tombstone
+//	body        S     the body in canonical JSON, as it is hashed; absent in a tombstone
+//	prev_hash   S     hash of the previous version; empty in version 1
+//	hash        S     hex of SHA-256 over the other fields of the item, see package control
+//
+// Other attributes are ignored.
 package dynamo
 
 import (
@@ -16,7 +33,6 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/row"
 )
 
 var _ control.Tables = (*Tables)(nil)
@@ -77,7 +93,7 @@ func (t *Tables) get(ctx context.Context, table control.Table, key string) (*con
 		return nil, err
 	}
 	out, err := t.client.GetItem(ctx, &dynamodb.GetItemInput{
-		TableName: name, Key: row.Key(key),
+		TableName: name, Key: KeyOf(key),
 		ConsistentRead: aws.Bool(true),
 	})
 	if err != nil {
@@ -86,7 +102,7 @@ func (t *Tables) get(ctx context.Context, table control.Table, key string) (*con
 	if len(out.Item) == 0 {
 		return nil, nil //nolint:nilnil // callers check for nil
 	}
-	i, err := row.Item(table, out.Item)
+	i, err := ItemOf(table, out.Item)
 	if err != nil {
 		return nil, err
 	}
@@ -106,20 +122,20 @@ func (t *Tables) List(
 	}
 	in := &dynamodb.ScanInput{TableName: name, ConsistentRead: aws.Bool(true), Limit: aws.Int32(int32(most))}
 	if after != "" {
-		in.ExclusiveStartKey = row.Key(after)
+		in.ExclusiveStartKey = KeyOf(after)
 	}
 	out, err := t.client.Scan(ctx, in)
 	if err != nil {
 		return nil, "", fmt.Errorf("list %s: %w", table, err)
 	}
 	next := ""
-	if last, ok := out.LastEvaluatedKey[row.ID].(*types.AttributeValueMemberS); ok {
+	if last, ok := out.LastEvaluatedKey[ID].(*types.AttributeValueMemberS); ok {
 		next = last.Value
 	}
 	var errs []error
 	items := make([]control.Item, 0, len(out.Items))
 	for _, attributes := range out.Items {
-		i, err := row.Item(table, attributes)
+		i, err := ItemOf(table, attributes)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -158,7 +174,7 @@ func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error
 		return control.Item{}, fmt.Errorf("put %s/%q version %d: %w", c.Table, c.Key, next.Version, err)
 	}
 	// Either another writer was faster, or an earlier try of this Put has made the version and its answer was lost.
-	there, err := row.Item(c.Table, refused.Item)
+	there, err := ItemOf(c.Table, refused.Item)
 	if err != nil {
 		return control.Item{}, err
 	}
@@ -173,16 +189,16 @@ func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error
 // write returns the conditional write that replaces current, or that makes the first version if current is nil.
 func write(name *string, next, current *control.Item) *dynamodb.PutItemInput {
 	in := &dynamodb.PutItemInput{
-		TableName: name, Item: row.Of(next),
+		TableName: name, Item: RowOf(next),
 		ConditionExpression:                 aws.String("attribute_not_exists(#i)"),
-		ExpressionAttributeNames:            map[string]string{"#i": row.ID},
+		ExpressionAttributeNames:            map[string]string{"#i": ID},
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	}
 	if current != nil {
 		in.ConditionExpression = aws.String("#v = :v AND #h = :h")
-		in.ExpressionAttributeNames = map[string]string{"#v": row.Version, "#h": row.Hash}
-		was := row.Of(current)
-		in.ExpressionAttributeValues = row.Row{":v": was[row.Version], ":h": was[row.Hash]}
+		in.ExpressionAttributeNames = map[string]string{"#v": Version, "#h": Hash}
+		was := RowOf(current)
+		in.ExpressionAttributeValues = Row{":v": was[Version], ":h": was[Hash]}
 	}
 	return in
 }
@@ -201,9 +217,9 @@ func Create(ctx context.Context, c creator, names map[control.Table]string) erro
 		_, err := c.CreateTable(ctx, &dynamodb.CreateTableInput{
 			TableName:   aws.String(name),
 			BillingMode: types.BillingModePayPerRequest,
-			AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String(row.ID),
+			AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String(ID),
 				AttributeType: types.ScalarAttributeTypeS}},
-			KeySchema: []types.KeySchemaElement{{AttributeName: aws.String(row.ID),
+			KeySchema: []types.KeySchemaElement{{AttributeName: aws.String(ID),
 				KeyType: types.KeyTypeHash}},
 			StreamSpecification: &types.StreamSpecification{StreamEnabled: aws.Bool(true),
 				StreamViewType: types.StreamViewTypeNewAndOldImages},

@@ -27,7 +27,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/controltest"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
@@ -61,7 +60,7 @@ type named struct {
 	*dynamo.Tables
 	prefix  string
 	streams *dynamodbstreams.Client
-	decoder *row.Decoder
+	decoder *dynamo.Decoder
 }
 
 // openFresh makes new, empty tables, and removes them at the end.
@@ -88,7 +87,7 @@ func openWithPrefix(tb testing.TB, c *sdk.Client, prefix string) *named {
 	tb.Helper()
 	names := dynamo.Names(prefix)
 	tables := dynamo.New(c, names)
-	decoder := row.NewDecoder(names)
+	decoder := dynamo.NewDecoder(names)
 	client := c.Options().HTTPClient
 	streams := dynamodbstreams.New(dynamodbstreams.Options{
 		Region: "eu-west-1", BaseEndpoint: aws.String(dynamodbtest.Need(tb)), HTTPClient: client,

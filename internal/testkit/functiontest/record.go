@@ -8,7 +8,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
 )
 
 // Record returns the record of a change in the stream of a control table, as JSON. The table has its usual name.
@@ -22,7 +22,7 @@ func RecordOf(t testing.TB, sequence int, table string, d control.Delivery) stri
 	t.Helper()
 	image := func(i *control.Item) map[string]any {
 		out := map[string]any{}
-		for name, v := range row.Of(i) {
+		for name, v := range dynamo.RowOf(i) {
 			switch v := v.(type) {
 			case *types.AttributeValueMemberS:
 				out[name] = map[string]any{"S": v.Value}

@@ -76,7 +76,7 @@ var only = map[string][]string{
 	},
 	"internal/aws/awsenv": {
 		"std", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/transport/http",
-		"github.com/aws/aws-sdk-go-v2/service/dynamodb", "internal/limiter/store/plainbody",
+		"github.com/aws/aws-sdk-go-v2/service/dynamodb",
 	},
 	"internal/aws/environ": {"std"},
 	"internal/aws/grants":  {"std", "events", "internal/plan/shares"},
@@ -112,7 +112,7 @@ var only = map[string][]string{
 	},
 	"internal/control/controltest": {"std", "events", "internal/control"},
 	"internal/control/dynamo": {
-		"std", "events", "internal/control", "internal/control/row", "github.com/aws/aws-sdk-go-v2/aws",
+		"std", "events", "internal/control", "github.com/aws/aws-sdk-go-v2/aws",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
 	},
 	"internal/control/embedded": {"std", "events", "internal/control", "go.etcd.io/bbolt/..."},
@@ -120,9 +120,6 @@ var only = map[string][]string{
 		"std", "events", "internal/cell/table", "internal/control", "internal/limiter/limit",
 		"internal/plan", "internal/plan/route", "internal/plan/shares", "internal/request/identity",
 		"internal/request/loopback",
-	},
-	"internal/control/row": {
-		"std", "internal/control", "github.com/aws/aws-sdk-go-v2/service/dynamodb/types",
 	},
 	"internal/dev": {
 		"std", "authorizer", "events", "internal/cell/planfile", "internal/configfile", "internal/control",
@@ -165,13 +162,11 @@ var only = map[string][]string{
 	"internal/limiter/singleflight": {"std", "internal/limiter/clock"},
 	"internal/limiter/store":        {"std", "internal/limiter/limit"},
 	"internal/limiter/store/dynamodb": {
-		"std", "internal/limiter/limit",
-		"internal/limiter/store/plainbody", "github.com/aws/aws-sdk-go-v2/aws/...",
+		"std", "internal/limiter/limit", "github.com/aws/aws-sdk-go-v2/aws/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...", "github.com/aws/smithy-go/...",
 		"github.com/hashicorp/golang-lru/v2/...",
 	},
 	"internal/limiter/store/memory":    {"std", "internal/limiter/limit"},
-	"internal/limiter/store/plainbody": {"std"},
 	"internal/limiter/store/redis": {
 		"std", "internal/limiter/ledger", "internal/limiter/limit", "github.com/redis/go-redis/v9/...",
 	},

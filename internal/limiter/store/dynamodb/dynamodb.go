@@ -133,6 +133,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -141,7 +143,6 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/plainbody"
 )
 
 var (
@@ -245,7 +246,7 @@ func New(c Config) (*Store, error) {
 	}
 	s.callOptions = []func(*dynamodb.Options){
 		func(o *dynamodb.Options) {
-			o.Retryer, o.HTTPClient = aws.NopRetryer{}, plainbody.Client{HTTPClient: o.HTTPClient}
+			o.Retryer, o.HTTPClient = aws.NopRetryer{}, plainBodies{o.HTTPClient}
 		},
 	}
 	if !c.CallerClock {
@@ -253,6 +254,19 @@ func New(c Config) (*Store, error) {
 		s.callOptions = append(s.callOptions, s.clock.observeReplies)
 	}
 	return s, nil
+}
+
+// plainBodies sends requests with bodies that have the methods Read and Close alone. If the reply comes before net/http
+// has seen the end of the request, the body of the SDK (smithy-go 1.28) makes net/http close the connection, and a call
+// that DynamoDB has executed fails: the WriteTo of a body that the SDK has closed returns io.EOF as an error.
+type plainBodies struct{ aws.HTTPClient }
+
+// Do replaces the body of the request and sends it.
+func (c plainBodies) Do(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		r.Body = struct{ io.ReadCloser }{r.Body}
+	}
+	return c.HTTPClient.Do(r)
 }
 
 // Accepts returns an error for a limit with a sliding_log, and nil for every other limit.

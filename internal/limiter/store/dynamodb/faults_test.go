@@ -201,7 +201,7 @@ func (c *answersEarly) Do(r *http.Request) (*http.Response, error) {
 }
 
 // Guarantees that a decision that DynamoDB has charged is no error if the reply begins before net/http has seen the end
-// of the request: see package plainbody.
+// of the request: see plainBodies.
 func TestReplyBeforeEndOfRequest(t *testing.T) {
 	early := new(answersEarly)
 	s := open(t, config(sdk.New(sdk.Options{

@@ -1,23 +1,4 @@
-// Package row defines how an item of a control table is stored as the attributes of a row in DynamoDB, and decodes the
-// records of the tables' streams, which contain such rows. Package dynamo is the client that reads and writes rows.
-//
-// The tables are those of package control, each with the partition key id and no sort key. There is no time to live:
-// items and tombstones are never deleted. A table's stream carries new and old images.
-//
-//	attribute   type  meaning
-//	id          S     the item's key
-//	layout      N     the number of this list of attributes: always 1; another number is an error
-//	version     N     1, 2, 3 …
-//	actor       S     who wrote this version
-//	reason      S     the reason
-//	changed_at  S     the time by the writer's clock: 2026-11-21T18:00:00.000000Z
-//	deleted     BOOL  a tombstone
-//	body        S     the body in canonical JSON, as it is hashed; absent in a tombstone
-//	prev_hash   S     hash of the previous version; empty in version 1
-//	hash        S     hex of SHA-256 over the other fields of the item, see package control
-//
-// Other attributes are ignored.
-package row
+package dynamo
 
 import (
 	"fmt"
@@ -48,15 +29,15 @@ const layoutNumber = "1" // the only value of the attribute Layout
 // Row holds the attributes of an item, by name.
 type Row = map[string]types.AttributeValue
 
-// Key returns the key of the row that holds the item with this key.
-func Key(key string) Row { return Row{ID: text(key)} }
+// KeyOf returns the key of the row that holds the item with this key.
+func KeyOf(key string) Row { return Row{ID: text(key)} }
 
 func text(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
 
 func number(s string) types.AttributeValue { return &types.AttributeValueMemberN{Value: s} }
 
-// Of returns the attributes of an item.
-func Of(i *control.Item) Row {
+// RowOf returns the attributes of an item.
+func RowOf(i *control.Item) Row {
 	r := Row{
 		ID:        text(i.Key),
 		Layout:    number(layoutNumber),
@@ -74,10 +55,10 @@ func Of(i *control.Item) Row {
 	return r
 }
 
-// Item converts the attributes of a row of table t to an item. The error wraps control.ErrBadItem. It names the first
+// ItemOf converts the attributes of a row of table t to an item. The error wraps control.ErrBadItem. It names the first
 // attribute that is missing or wrong, or else the first field that is out of bounds ([control.Item.Check]), and the key
-// if there is one. Item does not check the hash: the caller does so with [control.Item.Verify].
-func Item(t control.Table, r Row) (control.Item, error) {
+// if there is one. ItemOf does not check the hash: the caller does so with [control.Item.Verify].
+func ItemOf(t control.Table, r Row) (control.Item, error) {
 	get := reader{row: r}
 	i := control.Item{Table: t, Key: get.text(ID)}
 	if l := get.number(Layout); l != layoutNumber {

@@ -1,4 +1,4 @@
-package row
+package dynamo
 
 import (
 	"encoding/json"
@@ -195,7 +195,7 @@ func change(r *record, got *control.RecordError) (*control.Record, error) {
 	case (before != nil) != (name == "MODIFY"):
 		return refuse("its name is %s, but the presence of an old image is %t", name, before != nil)
 	}
-	item, err := Item(got.Table, after)
+	item, err := ItemOf(got.Table, after)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func change(r *record, got *control.RecordError) (*control.Record, error) {
 	}
 	c := &control.Record{Sequence: got.Sequence, New: item}
 	if before != nil {
-		old, err := Item(got.Table, before)
+		old, err := ItemOf(got.Table, before)
 		if err != nil {
 			return nil, fmt.Errorf("old image: %w", err)
 		}

@@ -1,4 +1,4 @@
-package plainbody_test
+package awsenv_test
 
 import (
 	"io"
@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
-	"github.com/sluicelimits/sluice/internal/limiter/store/plainbody"
+	"github.com/sluicelimits/sluice/internal/aws/awsenv"
 )
 
 // answersEarly is an HTTP client that closes the body of a request after its last byte was read and before its end was
@@ -28,7 +29,7 @@ func (c *answersEarly) Do(r *http.Request) (*http.Response, error) {
 
 // Guarantees that reading beyond the last byte of a request is no error, although the SDK has closed the request.
 func TestReplyBeforeEndOfRequest(t *testing.T) {
-	send := func(client func(plainbody.HTTPClient) plainbody.HTTPClient) error {
+	send := func(client func(aws.HTTPClient) aws.HTTPClient) error {
 		request, err := smithyhttp.NewStackRequest().(*smithyhttp.Request).SetStream(strings.NewReader("body"))
 		if err != nil {
 			t.Fatal(err)
@@ -41,12 +42,12 @@ func TestReplyBeforeEndOfRequest(t *testing.T) {
 		_ = response.Body.Close()
 		return early.err
 	}
-	err := send(func(c plainbody.HTTPClient) plainbody.HTTPClient { return plainbody.Client{HTTPClient: c} })
+	err := send(func(c aws.HTTPClient) aws.HTTPClient { return awsenv.PlainBodies{HTTPClient: c} })
 	if err != nil {
 		t.Errorf("reading on: %v, want no error", err)
 	}
-	// Without the package this is an error. If it is not, the SDK has been corrected, and the package can be deleted.
-	if err := send(func(c plainbody.HTTPClient) plainbody.HTTPClient { return c }); err == nil {
-		t.Error("the SDK has been corrected: delete this package")
+	// Without PlainBodies this is an error. If it is not, the SDK has been corrected, and PlainBodies can be deleted.
+	if err := send(func(c aws.HTTPClient) aws.HTTPClient { return c }); err == nil {
+		t.Error("the SDK has been corrected: delete PlainBodies, here and in the store in DynamoDB")
 	}
 }

@@ -1,4 +1,4 @@
-package row_test
+package dynamo_test
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
 )
 
 func items(tb testing.TB) (first, gone control.Item) {
@@ -39,12 +39,12 @@ func items(tb testing.TB) (first, gone control.Item) {
 func TestRow(t *testing.T) {
 	first, gone := items(t)
 	for _, i := range []control.Item{first, gone} {
-		got, err := row.Item(control.Tenants, row.Of(&i))
+		got, err := dynamo.ItemOf(control.Tenants, dynamo.RowOf(&i))
 		if err != nil || !reflect.DeepEqual(got, i) || got.Verify() != nil {
 			t.Errorf("a row of %+v: got the item %+v, error %v; want the same item", i, got, err)
 		}
 	}
-	if _, there := row.Of(&gone)[row.Body]; there {
+	if _, there := dynamo.RowOf(&gone)[dynamo.Body]; there {
 		t.Error("the row of a tombstone has a body, want none")
 	}
 }
@@ -57,58 +57,58 @@ func TestBadRow(t *testing.T) {
 	number := func(s string) types.AttributeValue { return &types.AttributeValueMemberN{Value: s} }
 	null := &types.AttributeValueMemberNULL{Value: true}
 	bad := map[string][]types.AttributeValue{ // nil: missing
-		row.ID:     {nil, number("1"), text(""), text("a\x00b")},
-		row.Layout: {nil, text("1"), number("2"), number("1.0")},
-		row.Version: {nil, text("1"), number("0"), number("-1"), number("1.5"), number("1e3"),
+		dynamo.ID:     {nil, number("1"), text(""), text("a\x00b")},
+		dynamo.Layout: {nil, text("1"), number("2"), number("1.0")},
+		dynamo.Version: {nil, text("1"), number("0"), number("-1"), number("1.5"), number("1e3"),
 			number("9007199254740992"), number("")},
-		row.Actor:  {nil, number("1"), text(""), text("a\nb")},
-		row.Reason: {nil, null, text(" ")},
-		row.ChangedAt: {nil, number("1"), text("2026-11-21T12:00:00Z"), text("2026-11-21T12:00:00.000001+00:00"),
+		dynamo.Actor:  {nil, number("1"), text(""), text("a\nb")},
+		dynamo.Reason: {nil, null, text(" ")},
+		dynamo.ChangedAt: {nil, number("1"), text("2026-11-21T12:00:00Z"), text("2026-11-21T12:00:00.000001+00:00"),
 			text("2026-11-21T12:00:00,000001Z"), text("noon")},
-		row.Deleted:  {nil, text("false"), number("0")},
-		row.Body:     {nil, number("1"), text(""), text("[]"), text("{}}"), text(" {}")},
-		row.PrevHash: {nil, number("1"), text("ab")},
-		row.Hash:     {nil, number("1"), text(""), text(strings.Repeat("G", 64))},
+		dynamo.Deleted:  {nil, text("false"), number("0")},
+		dynamo.Body:     {nil, number("1"), text(""), text("[]"), text("{}}"), text(" {}")},
+		dynamo.PrevHash: {nil, number("1"), text("ab")},
+		dynamo.Hash:     {nil, number("1"), text(""), text(strings.Repeat("G", 64))},
 	}
-	for name := range row.Of(&first) {
+	for name := range dynamo.RowOf(&first) {
 		if len(bad[name]) == 0 {
 			t.Errorf("there are no bad values for %s, want some", name)
 		}
 	}
-	names := map[string]string{row.ID: "key", row.Version: "version", row.Body: "after"}
+	names := map[string]string{dynamo.ID: "key", dynamo.Version: "version", dynamo.Body: "after"}
 	for name, values := range bad {
 		for _, v := range values {
-			r := maps.Clone(row.Of(&first))
+			r := maps.Clone(dynamo.RowOf(&first))
 			delete(r, name)
 			if v != nil {
 				r[name] = v
 			}
-			got, err := row.Item(control.Tenants, r)
+			got, err := dynamo.ItemOf(control.Tenants, r)
 			if !errors.Is(err, control.ErrBadItem) {
 				t.Errorf("%s = %+v: got the item %+v, error %v; want ErrBadItem", name, v, got, err)
 			} else if text := err.Error(); !strings.Contains(text, name) && !strings.Contains(text, names[name]) &&
-				name != row.PrevHash && name != row.Deleted {
+				name != dynamo.PrevHash && name != dynamo.Deleted {
 				t.Errorf("%s = %+v: got the error %v, want the name of the attribute in it", name, v, err)
-			} else if name != row.ID && !strings.Contains(text, `tenants/"acmé/1"`) {
+			} else if name != dynamo.ID && !strings.Contains(text, `tenants/"acmé/1"`) {
 				t.Errorf("%s = %+v: got the error %v, want the item in it", name, v, err)
 			}
-			if bad, whole := control.BadItems(errors.Join(err, err)); name != row.ID &&
+			if bad, whole := control.BadItems(errors.Join(err, err)); name != dynamo.ID &&
 				(!whole || len(bad) != 2 || bad[1].Key != "acmé/1" || bad[1].Table != control.Tenants) {
 				t.Errorf("%s = %+v: got the bad items %v, whole %t; want table and key of both", name, v, bad, whole)
 			}
 		}
 	}
-	r := row.Of(&gone)
-	r[row.Body] = text("{}")
-	if got, err := row.Item(control.Tenants, r); !errors.Is(err, control.ErrBadItem) {
+	r := dynamo.RowOf(&gone)
+	r[dynamo.Body] = text("{}")
+	if got, err := dynamo.ItemOf(control.Tenants, r); !errors.Is(err, control.ErrBadItem) {
 		t.Errorf("a tombstone with a body: got %+v, error %v; want ErrBadItem", got, err)
 	}
-	if got, err := row.Item(control.Plans, row.Of(&first)); !errors.Is(err, control.ErrBadItem) {
+	if got, err := dynamo.ItemOf(control.Plans, dynamo.RowOf(&first)); !errors.Is(err, control.ErrBadItem) {
 		t.Errorf("a tenant in the table of plans: got %+v, error %v; want ErrBadItem", got, err)
 	}
-	delete(r, row.Body)
+	delete(r, dynamo.Body)
 	r["aws:rep:region"] = null
-	if got, err := row.Item(control.Tenants, r); err != nil || !got.Equal(&gone) {
+	if got, err := dynamo.ItemOf(control.Tenants, r); err != nil || !got.Equal(&gone) {
 		t.Errorf("with an unknown attribute: got %+v, error %v; want the same item", got, err)
 	}
 }

@@ -1,4 +1,4 @@
-package row_test
+package dynamo_test
 
 import (
 	"bytes"
@@ -10,22 +10,19 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	lambdaevents "github.com/aws/aws-lambda-go/events"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
 )
-
-var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 const arn = "arn:aws:dynamodb:eu-west-1:123456789012:table/live-tenants/stream/2026-11-21T12:00:00.000"
 
-func decoder(tb testing.TB) *row.Decoder {
+func decoder(tb testing.TB) *dynamo.Decoder {
 	tb.Helper()
-	d := row.NewDecoder(map[control.Table]string{control.Tenants: "live-tenants", control.Plans: "live-plans"})
+	d := dynamo.NewDecoder(map[control.Table]string{control.Tenants: "live-tenants", control.Plans: "live-plans"})
 	return d
 }
 
@@ -56,9 +53,9 @@ func history(tb testing.TB, n int) []control.Item {
 
 type object = map[string]any
 
-func image(i *control.Item) object {
+func imageOf(i *control.Item) object {
 	out := make(object)
-	for name, v := range row.Of(i) {
+	for name, v := range dynamo.RowOf(i) {
 		switch v := v.(type) {
 		case *types.AttributeValueMemberS:
 			out[name] = object{"S": v.Value}
@@ -75,12 +72,12 @@ func image(i *control.Item) object {
 func record(before, after *control.Item) object {
 	name, change := "INSERT", object{
 		"ApproximateCreationDateTime": 1795262400, "Keys": object{"id": object{"S": after.Key}},
-		"NewImage":       image(after),
+		"NewImage":       imageOf(after),
 		"SequenceNumber": strconv.Itoa(int(after.Version)) + "00000000000000000001", "SizeBytes": 500,
 		"StreamViewType": "NEW_AND_OLD_IMAGES",
 	}
 	if before != nil {
-		name, change["OldImage"] = "MODIFY", image(before)
+		name, change["OldImage"] = "MODIFY", imageOf(before)
 	}
 	return object{
 		"eventID": "f07f8ca4b0b26cb9c4e5e77e69f274ee", "eventName": name, "eventVersion": "1.1",
@@ -244,8 +241,8 @@ func TestPoison(t *testing.T) {
 			want: "old image"},
 		{name: "another layout", edit: func(o object) { at(o, "dynamodb", "NewImage")["layout"] = object{"N": "2"} },
 			want: "layout"},
-		{name: "altered", edit: func(o object) { at(o, "dynamodb")["NewImage"] = image(&forged) }, want: "altered"},
-		{name: "a version left out", edit: func(o object) { at(o, "dynamodb")["NewImage"] = image(&items[2]) },
+		{name: "altered", edit: func(o object) { at(o, "dynamodb")["NewImage"] = imageOf(&forged) }, want: "altered"},
+		{name: "a version left out", edit: func(o object) { at(o, "dynamodb")["NewImage"] = imageOf(&items[2]) },
 			want: "not linked"},
 		{name: "no change", edit: func(o object) { delete(o, "dynamodb") }, want: "sequence number", noKey: true,
 			noSq: true},

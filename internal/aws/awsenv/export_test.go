@@ -1,0 +1,4 @@
+package awsenv
+
+// PlainBodies is visible to tests.
+type PlainBodies = plainBodies
