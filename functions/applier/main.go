@@ -11,7 +11,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
@@ -30,7 +29,7 @@ func start(process *function.Process, s *environ.Applier) (function.Handler, err
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells: s.Tables.Cells,
 	})
-	heard := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
+	heard := applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: s.Cell, Tables: tables, Store: store})
 	queues := awsio.SQS(process.Env)
 	a := applier.New(applier.Config{
 		Cell: s.Cell, Tables: tables, Store: store, Keep: awsio.NewQueue(queues, s.KeptQueue),

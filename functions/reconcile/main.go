@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/streams/acknowledge"
+	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/awsio"
 	"github.com/sluicelimits/sluice/streams/reconcile"
 )
@@ -31,7 +31,7 @@ func start(process *function.Process, s *environ.Reconcile) (function.Handler, e
 	})
 	r := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log,
 		Grace: s.Grace})
-	heard := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
+	heard := applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: s.Cell, Tables: tables, Store: store})
 	return function.Scheduled(func(ctx context.Context) (reconcile.Result, error) {
 		result, err := r.Run(ctx)
 		if err == nil {

@@ -1,6 +1,9 @@
 package control
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // BadItemError says why an item cannot be read. It wraps ErrBadItem.
 type BadItemError struct {
@@ -37,4 +40,12 @@ func BadItems(err error) (items []*BadItemError, whole bool) {
 		}
 	}
 	return nil, false
+}
+
+// MayHide reports whether an item whose key satisfies is may be among those that List left out because of an error. A
+// function may be permitted to write only some keys of a table: an item under one of these that cannot be read must not
+// be taken for another.
+func MayHide(err error, is func(key string) bool) bool {
+	items, whole := BadItems(err)
+	return !whole || slices.ContainsFunc(items, func(i *BadItemError) bool { return is(i.Key) })
 }

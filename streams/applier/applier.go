@@ -56,7 +56,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
@@ -65,8 +64,8 @@ type Tables interface {
 	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
 }
 
-// Acknowledger tells the balancer which shares the cell knows. *acknowledge.Acknowledger implements it.
-type Acknowledger interface {
+// acknowledger is the part of an [Acknowledger] that Invoke uses.
+type acknowledger interface {
 	Prepare(ctx context.Context) error
 	Run(ctx context.Context) (wrote bool, err error)
 }
@@ -79,7 +78,7 @@ type Config struct {
 	Keep   delivery.Keeper
 	Meter  delivery.Meter
 
-	Acknowledger Acknowledger // called by Invoke; if nil, Invoke does not acknowledge shares
+	Acknowledger acknowledger // called by Invoke; if nil, Invoke does not acknowledge shares
 	Delayer      Delayer      // called by Invoke; if nil, failed messages come after the queue's visibility timeout
 
 	Log    *slog.Logger     // default slog.Default()
@@ -423,7 +422,7 @@ func (a *Applier) Invoke(ctx context.Context, event []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("applier: %w", err)
 	}
-	failed, err := a.applyAndAcknowledge(ctx, messages, a.c.Acknowledger != nil && acknowledge.Concerned(event))
+	failed, err := a.applyAndAcknowledge(ctx, messages, a.c.Acknowledger != nil && concerned(event))
 	a.delay(ctx, messages, failed)
 	if err != nil {
 		return nil, err

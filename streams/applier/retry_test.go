@@ -34,7 +34,7 @@ func (q *queue) Delay(ctx context.Context, delays []delivery.Delay) error {
 }
 
 // withQueue makes the world's applier tell a queue which messages it failed on. The log is written to the result.
-func (w *world) withQueue(q *queue, acknowledger applier.Acknowledger) *strings.Builder {
+func (w *world) withQueue(q *queue, acknowledger applier.AnyAcknowledger) *strings.Builder {
 	w.t.Helper()
 	log := &strings.Builder{}
 	a := applier.New(applier.Config{Cell: "eu-1", Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter,

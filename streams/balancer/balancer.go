@@ -8,7 +8,7 @@
 //	pin.…            the same, with a request of kind place: a tenant's pin   admin, together with the tenant
 //	events.SharesKey shares.State                                             this package only
 //	placed.…         shares.Placement: where a tenant is served               this package only
-//	ack.…            [Ack]: what a cell has heard of last                     each cell's applier, its own only
+//	ack.…            [shares.Ack]: what a cell has heard of last              each cell's applier, its own only
 //	pace.…           a pace plan, which this package does not read            admin
 //
 // Cells receive the state and the placements like any other item: the balancer publishes what the stream brings first,
@@ -90,14 +90,6 @@ const Actor = "sluice balancer"
 
 // attempts is how often one run tries if others write the state or the table at the same time.
 const attempts = 8
-
-// Ack is the body of a cell's acknowledgement, under [shares.AckKey].
-type Ack struct {
-	Cell  string       `json:"cell"`
-	Epoch int64        `json:"epoch"`
-	Phase shares.Phase `json:"phase"`
-	AtUS  int64        `json:"at_us"` // by the cell's clock, µs since 1970
-}
 
 // Wish is the part of the body of a cell, or of a tenant's pin, that the balancer reads.
 type Wish struct {
@@ -350,7 +342,7 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 	for item, err := range control.All(ctx, b.c.Tables, control.Plans) {
 		switch {
 		case errors.Is(err, control.ErrBadItem):
-			if !hidesPlan(err) {
+			if !control.MayHide(err, isPlan) {
 				b.c.Log.ErrorContext(ctx, "an item of the table of plans cannot be read; it is not a plan", "error",
 					err)
 				continue
@@ -375,16 +367,8 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 	return plans, whole, nil
 }
 
-// hidesPlan reports whether an item that an error of control.Tables.List reports as unreadable may be a plan. The
-// canary may write only its own mark, so a mark that cannot be read must not count as a plan.
-func hidesPlan(err error) bool {
-	items, whole := control.BadItems(err)
-	return !whole || slices.ContainsFunc(items, func(i *control.BadItemError) bool {
-		return isPlan(i.Key)
-	})
-}
-
-// isPlan reports whether an item of the table of plans is a plan, and not a document of another kind.
+// isPlan reports whether an item of the table of plans is a plan, and not a document of another kind, such as the mark
+// of the canary.
 func isPlan(key string) bool {
 	d, _, _ := events.DocumentOf(control.Plans, key)
 	return d.Kind == plan.KindPlan

@@ -198,7 +198,7 @@ func (w *bench) acknowledge(cells ...string) {
 	w.t.Helper()
 	s := w.state()
 	for _, cell := range cells {
-		body, err := json.Marshal(balancer.Ack{Cell: cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: w.now.UnixMicro()})
+		body, err := json.Marshal(shares.Ack{Cell: cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: w.now.UnixMicro()})
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -324,7 +324,7 @@ func TestLateAcknowledgement(t *testing.T) {
 	if r := w.run(); r.Epoch != 3 || r.Phase != shares.Shrink || len(r.Awaited) != 2 {
 		t.Fatalf("%+v: what was acknowledged in epoch 2 counts in epoch 3", r)
 	}
-	for _, late := range []balancer.Ack{{Cell: "a", Epoch: 2, Phase: shares.Shrink}, {Cell: "a", Epoch: 2,
+	for _, late := range []shares.Ack{{Cell: "a", Epoch: 2, Phase: shares.Shrink}, {Cell: "a", Epoch: 2,
 		Phase: shares.Grow}, {Cell: "a", Epoch: 3, Phase: shares.Grow}, {Cell: "a", Epoch: 4, Phase: shares.Shrink}} {
 		late.AtUS = w.now.UnixMicro()
 		body, err := json.Marshal(late)
@@ -504,8 +504,9 @@ func TestBadItems(t *testing.T) {
 	if r.Unread != 5 || !slices.Equal(r.Awaited, []string{"eu-1", "us-1"}) {
 		t.Fatalf("%+v\n%s", r, w.log.String())
 	}
-	for _, a := range []balancer.Ack{{"eu-1", 1, shares.Shrink, 0}, {"eu-1", 2, shares.Grow, 0},
-		{"eu-1", 3, shares.Shrink, 0}, {"nobody", 2, shares.Shrink, 0}} {
+	for _, a := range []shares.Ack{{Cell: "eu-1", Epoch: 1, Phase: shares.Shrink},
+		{Cell: "eu-1", Epoch: 2, Phase: shares.Grow}, {Cell: "eu-1", Epoch: 3, Phase: shares.Shrink},
+		{Cell: "nobody", Epoch: 2, Phase: shares.Shrink}} {
 		body, err := json.Marshal(a)
 		if err != nil {
 			t.Fatal(err)

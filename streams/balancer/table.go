@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
@@ -54,7 +53,7 @@ func (b *Balancer) readTable(ctx context.Context) (*table, error) {
 			}
 		} else if !errors.Is(err, control.ErrBadItem) {
 			return nil, fmt.Errorf("read the cells: %w", err)
-		} else if HidesPlacement(err) {
+		} else if control.MayHide(err, shares.IsPlacement) {
 			t.unreadablePages++
 		}
 		if err == nil {
@@ -85,16 +84,6 @@ func (b *Balancer) readTable(ctx context.Context) (*table, error) {
 	return t, nil
 }
 
-// HidesPlacement reports whether an item that an error of control.Tables.List reports as unreadable may be a placement.
-// A cell may write only the row of its own acknowledgement. Such a row, even if it cannot be read, must not delay other
-// cells.
-func HidesPlacement(err error) bool {
-	items, whole := control.BadItems(err)
-	return !whole || slices.ContainsFunc(items, func(i *control.BadItemError) bool {
-		return strings.HasPrefix(i.Key, shares.PlacementPrefix)
-	})
-}
-
 // named adds to an error the names of the cells whose acknowledgements it mentions, because the keys are hashes.
 func (t *table) named(err error) error {
 	for i := range t.cells {
@@ -109,7 +98,7 @@ func (t *table) named(err error) error {
 const unreadablePlacement = "a placement cannot be read: nothing changes for its tenant until the item is repaired"
 
 func (t *table) add(i *control.Item) error {
-	if strings.HasPrefix(i.Key, shares.PlacementPrefix) {
+	if shares.IsPlacement(i.Key) {
 		p, err := readPlacement(i)
 		if err != nil {
 			t.unreadable[i.Key] = i.Version
@@ -125,7 +114,7 @@ func (t *table) add(i *control.Item) error {
 	switch {
 	case i.Key == events.SharesKey, strings.HasPrefix(i.Key, shares.PacePrefix):
 	case strings.HasPrefix(i.Key, shares.AckPrefix):
-		var a Ack
+		var a shares.Ack
 		if i.Deleted {
 			return nil
 		}
@@ -135,7 +124,7 @@ func (t *table) add(i *control.Item) error {
 		if shares.AckKey(a.Cell) != i.Key {
 			return errors.New("the key belongs to the acknowledgement of another cell")
 		}
-		t.addAck(&a)
+		t.acks = append(t.acks, a)
 	case strings.HasPrefix(i.Key, shares.PinPrefix):
 		w, err := readWish(i)
 		if err != nil || i.Deleted {
@@ -171,11 +160,6 @@ func readPlacement(i *control.Item) (*shares.Placement, error) {
 		return nil, err
 	}
 	return shares.ReadPlacement(i.Key, i.Body)
-}
-
-// addAck records what a cell has acknowledged.
-func (t *table) addAck(a *Ack) {
-	t.acks = append(t.acks, shares.Ack{Cell: a.Cell, Epoch: a.Epoch, Phase: a.Phase, At: time.UnixMicro(a.AtUS)})
 }
 
 func readWish(i *control.Item) (wish, error) {

@@ -365,7 +365,7 @@ type UnreadableCell struct {
 // add adds an item of the table cells to the list. The error says why the balancer cannot read the item.
 func (out *CellsResponse) add(i *control.Item, tenants, regions map[string]string) error {
 	switch {
-	case strings.HasPrefix(i.Key, shares.PlacementPrefix):
+	case shares.IsPlacement(i.Key):
 		if i.Deleted {
 			return errors.New("a placement was deleted, although cells need it to know what they may grant")
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/config"
 	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/streams/acknowledge"
+	"github.com/sluicelimits/sluice/streams/applier"
 )
 
 // Bounds of a reader. Its cache may hold everything, since the table is in the same memory.
@@ -26,9 +26,9 @@ type Cell struct {
 	Reader *config.Reader // an [authorizer.Source]
 
 	table   *table.Memory
-	store   *signallingTable          // the table, which signals each write
-	shares  *acknowledge.Acknowledger // acknowledges shares; nil if the cell is the only one
-	applied chan struct{}             // holds at most one signal that the table changed
+	store   *signallingTable      // the table, which signals each write
+	shares  *applier.Acknowledger // acknowledges shares; nil if the cell is the only one
+	applied chan struct{}         // holds at most one signal that the table changed
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
@@ -45,7 +45,7 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	var err error
 	if p.c.Several {
 		sharedAs = name
-		c.shares = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
+		c.shares = applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
 	}
 	c.Reader, err = config.New(config.Config{
 		Table: memory, Cell: sharedAs, Accepts: p.c.Store.Accepts, Reaches: p.c.Reaches, Log: p.c.Log,

@@ -17,6 +17,9 @@ const (
 // PlacementKey returns the key of a tenant's placement.
 func PlacementKey(tenant string) string { return keyOf(PlacementPrefix, tenant) }
 
+// IsPlacement reports whether a key is that of a placement.
+func IsPlacement(key string) bool { return strings.HasPrefix(key, PlacementPrefix) }
+
 // AckKey returns the key of a cell's acknowledgement.
 func AckKey(cell string) string { return keyOf(AckPrefix, cell) }
 

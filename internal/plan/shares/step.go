@@ -10,12 +10,12 @@ import (
 )
 
 // Ack says that a cell has stored the document of an epoch and phase. Every environment of the cell that polls then
-// knows the document.
+// knows the document. In the control table of the cells it is the body of the item at [AckKey].
 type Ack struct {
-	Cell  string
-	Epoch int64
-	Phase Phase
-	At    time.Time // by the cell's clock; zero if unknown
+	Cell  string `json:"cell"`
+	Epoch int64  `json:"epoch"`
+	Phase Phase  `json:"phase"`
+	AtUS  int64  `json:"at_us"` // by the cell's clock, µs since 1970; 0 if unknown
 }
 
 // maxAckLead is the largest lead of an acknowledgement's clock over the balancer's that is believed, in µs. A larger
@@ -150,11 +150,7 @@ func (b *balancer) takeAcks() {
 		if b.s.Transition == nil || a.Epoch != b.s.Epoch || a.Phase != b.s.Phase {
 			continue
 		}
-		at := b.now
-		if !a.At.IsZero() {
-			at = max(at, min(a.At.UnixMicro(), b.now+maxAckLead))
-		}
-		b.recordAck(a.Cell, at)
+		b.recordAck(a.Cell, max(b.now, min(a.AtUS, b.now+maxAckLead)))
 	}
 }
 

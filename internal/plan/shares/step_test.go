@@ -131,14 +131,14 @@ func TestTwoPhases(t *testing.T) {
 func TestClocks(t *testing.T) {
 	d := newDeskOfTwo(t)
 	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3}}})
-	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, At: d.now.Add(time.Minute)},
+	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, AtUS: d.now.Add(time.Minute).UnixMicro()},
 		{Cell: "b", Epoch: 2, Phase: Shrink}}})
 	if want := d.now.Add(time.Minute + 18*time.Second); !d.out.Wake.Equal(want) {
 		t.Errorf("growth is due at %s, want %s", d.out.Wake, want)
 	}
 	d = newDeskOfTwo(t)
 	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3}}})
-	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, At: d.now.AddDate(9, 0, 0)},
+	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, AtUS: d.now.AddDate(9, 0, 0).UnixMicro()},
 		{Cell: "b", Epoch: 2, Phase: Shrink}}})
 	if want := d.now.Add(time.Hour + 18*time.Second); !d.out.Wake.Equal(want) {
 		t.Errorf("growth is due at %s, want %s", d.out.Wake, want)

@@ -304,7 +304,7 @@ func (w *world) acknowledge(c *cell) {
 		return
 	}
 	w.send(message{acks: []Ack{{Cell: c.id, Epoch: c.doc.Epoch, Phase: c.doc.Phase,
-		At: time.UnixMicro(w.now + c.skew)}}})
+		AtUS: w.now + c.skew}}})
 }
 
 // poll reads the documents again. A copy that is at most 2 s old may be used without a poll.

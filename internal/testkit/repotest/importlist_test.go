@@ -166,7 +166,7 @@ var only = map[string][]string{
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...", "github.com/aws/smithy-go/...",
 		"github.com/hashicorp/golang-lru/v2/...",
 	},
-	"internal/limiter/store/memory":    {"std", "internal/limiter/limit"},
+	"internal/limiter/store/memory": {"std", "internal/limiter/limit"},
 	"internal/limiter/store/redis": {
 		"std", "internal/limiter/ledger", "internal/limiter/limit", "github.com/redis/go-redis/v9/...",
 	},
@@ -235,8 +235,7 @@ var only = map[string][]string{
 	"scripts/bundle":    {"std"},
 	"scripts/plansjson": {"std", "internal/configfile/configyaml", "internal/plan"},
 	"streams/applier": {
-		"std", "events", "internal/cell/table", "internal/control",
-		"streams/acknowledge", "streams/delivery",
+		"std", "events", "internal/cell/table", "internal/control", "internal/plan/shares", "streams/delivery",
 	},
 	"streams/archiver": {"std", "events", "internal/control", "internal/control/audit", "streams/delivery"},
 	"streams/balancer": {
@@ -340,7 +339,7 @@ var bans = []ban{
 		never: []string{"internal/control/..."}, why: "the data path never needs the control plane"},
 	{packages: []string{"streams/awsio"}, never: []string{awsLambda, "internal/cell"},
 		why: "whoever starts it knows how it is invoked"},
-	{packages: []string{"streams/acknowledge"}, never: []string{anyAWS}, why: "tables are behind interfaces"},
+	{packages: []string{"streams/applier"}, never: []string{anyAWS}, why: "tables are behind interfaces"},
 	{packages: []string{"streams/local"}, never: []string{anyAWS, "streams/awsio/..."},
 		why: "it is what runs without AWS"},
 

@@ -1,4 +1,4 @@
-package acknowledge_test
+package applier_test
 
 import (
 	"context"
@@ -12,19 +12,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
-	"github.com/sluicelimits/sluice/streams/acknowledge"
-	"github.com/sluicelimits/sluice/streams/balancer"
+	"github.com/sluicelimits/sluice/streams/applier"
 )
 
-// newQuietWorld returns a world in which nothing happens unless the test calls it.
-func newQuietWorld(t *testing.T) *world {
-	w := newWorld(t, 1)
+// newQuietSharesWorld returns a world in which nothing happens unless the test calls it.
+func newQuietSharesWorld(t *testing.T) *sharesWorld {
+	w := newSharesWorld(t, 1)
 	w.loss = 0
 	return w
 }
 
 // balance runs the balancer, and sends its state to the named cells.
-func (w *world) balance(cells ...*cell) *shares.State {
+func (w *sharesWorld) balance(cells ...*cell) *shares.State {
 	w.t.Helper()
 	if _, err := w.b.Run(w.t.Context()); err != nil {
 		w.t.Fatal(err)
@@ -47,13 +46,13 @@ func (w *world) balance(cells ...*cell) *shares.State {
 }
 
 // ack returns what the cell has acknowledged, and the version of the acknowledgement.
-func (w *world) ack(c *cell) (balancer.Ack, int64) {
+func (w *sharesWorld) ack(c *cell) (shares.Ack, int64) {
 	w.t.Helper()
 	item, err := w.tables.Get(w.t.Context(), control.Cells, shares.AckKey(c.id))
 	if errors.Is(err, control.ErrNotFound) {
-		return balancer.Ack{}, 0
+		return shares.Ack{}, 0
 	}
-	var a balancer.Ack
+	var a shares.Ack
 	if err == nil {
 		err = json.Unmarshal(item.Body, &a)
 	}
@@ -63,7 +62,7 @@ func (w *world) ack(c *cell) (balancer.Ack, int64) {
 	return a, item.Version
 }
 
-func (w *world) pollOnce(c *cell) bool {
+func (w *sharesWorld) pollOnce(c *cell) bool {
 	w.t.Helper()
 	wrote, err := c.heard.Run(w.t.Context())
 	if err != nil {
@@ -72,7 +71,7 @@ func (w *world) pollOnce(c *cell) bool {
 	return wrote
 }
 
-func (w *world) has(c *cell, tenant string) bool {
+func (w *sharesWorld) has(c *cell, tenant string) bool {
 	w.t.Helper()
 	got, err := c.table.Get(w.t.Context(),
 		table.Ref{Kind: table.KindPlacement, ID: shares.PlacementKey(tenant)})
@@ -85,7 +84,7 @@ func (w *world) has(c *cell, tenant string) bool {
 // Guarantees that a cell acknowledges, once, what it has stored, and nothing else, and that an acknowledgement is never
 // replaced by an older one.
 func TestAcknowledgesWhatIsStored(t *testing.T) {
-	w := newQuietWorld(t)
+	w := newQuietSharesWorld(t)
 	eu := w.cell("eu-1", 1)
 	w.balance(eu)
 	if w.pollOnce(eu) {
@@ -117,7 +116,7 @@ func TestAcknowledgesWhatIsStored(t *testing.T) {
 // Guarantees that a cell does not acknowledge shares that somebody has forged in it: after a forged epoch no
 // acknowledgement would count any more, and no change of the shares would end.
 func TestForgedSharesAreNotAcknowledged(t *testing.T) {
-	w := newQuietWorld(t)
+	w := newQuietSharesWorld(t)
 	eu := w.cell("eu-1", 1)
 	w.balance(eu)
 	us := w.cell("us-1", 1)
@@ -160,7 +159,7 @@ func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 // acknowledged with the placements of its transition: the shares that follow do not contain them, and a cell without
 // them would grant too much.
 func TestPlacementsComeFirst(t *testing.T) {
-	w := newQuietWorld(t)
+	w := newQuietSharesWorld(t)
 	eu, us := w.cell("eu-1", 1), w.cell("us-1", 1)
 	w.run(60*time.Second, false)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
@@ -187,9 +186,9 @@ func TestPlacementsComeFirst(t *testing.T) {
 	}
 	ap := w.cell("ap-1", 1)
 	empty := *ap
-	fresh := newWorld(t, 2).cell("ap-1", 1).table // a cell that has received the shares and nothing else
+	fresh := newSharesWorld(t, 2).cell("ap-1", 1).table // a cell that has received the shares and nothing else
 	empty.table = fresh
-	empty.heard = acknowledge.New(acknowledge.Config{Cell: "ap-1", Tables: w.tables,
+	empty.heard = applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: "ap-1", Tables: w.tables,
 		Store: fresh})
 	w.balance(&empty)
 	if w.has(&empty, "acme") || !w.pollOnce(&empty) || !w.has(&empty, "acme") {
@@ -201,7 +200,7 @@ func TestPlacementsComeFirst(t *testing.T) {
 // nothing to a tenant that is pinned to another cell, because the placements come first. The test also shows that with
 // the shares alone the cell would grant units to that tenant.
 func TestLostTable(t *testing.T) {
-	w := newQuietWorld(t)
+	w := newQuietSharesWorld(t)
 	w.cell("eu-1", 1)
 	w.cell("us-1", 1)
 	w.run(60*time.Second, false)
@@ -247,7 +246,7 @@ func TestLostTable(t *testing.T) {
 
 // Guarantees that Prepare does nothing in a cell that has shares, and fails if a cell cannot be prepared.
 func TestPrepare(t *testing.T) {
-	w := newQuietWorld(t)
+	w := newQuietSharesWorld(t)
 	eu := w.cell("eu-1", 1)
 	w.cell("us-1", 1)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
@@ -258,7 +257,7 @@ func TestPrepare(t *testing.T) {
 		cell *cell
 		want error
 	}{{"a cell that has shares", eu, nil}, {"a cell that has none", w.empty("eu-1"), away}} {
-		a := acknowledge.New(acknowledge.Config{Cell: "eu-1", Tables: unread{w.tables, away},
+		a := applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: "eu-1", Tables: unread{w.tables, away},
 			Store: tt.cell.table})
 		if err := a.Prepare(t.Context()); !errors.Is(err, tt.want) {
 			t.Errorf("%s, with tables that do not answer: %v, want %v", tt.name, err, tt.want)
@@ -270,7 +269,7 @@ func TestPrepare(t *testing.T) {
 // serves every other tenant, and grants nothing to the tenant of that placement until the item is corrected. With its
 // shares alone it would.
 func TestUnreadablePlacementFromBefore(t *testing.T) {
-	w := newQuietWorld(t)
+	w := newQuietSharesWorld(t)
 	w.cell("eu-1", 1)
 	w.cell("us-1", 1)
 	w.run(60*time.Second, false)
@@ -323,7 +322,7 @@ func TestUnreadablePlacementFromBefore(t *testing.T) {
 // Guarantees that a cell that has stored an unreadable placement fetches the present one, and then acknowledges:
 // otherwise it would stop the transitions of all tenants and cells.
 func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
-	w := newQuietWorld(t)
+	w := newQuietSharesWorld(t)
 	eu, us := w.cell("eu-1", 1), w.cell("us-1", 1)
 	w.run(60*time.Second, false)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
@@ -364,7 +363,7 @@ func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 // Guarantees that a tombstone of the shares counts as no shares when a cell is prepared: it says only that there are
 // some.
 func TestPrepareWithoutReadableShares(t *testing.T) {
-	w := newQuietWorld(t)
+	w := newQuietSharesWorld(t)
 	w.cell("eu-1", 1)
 	w.cell("us-1", 1)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
@@ -395,14 +394,14 @@ func (s spoilt) List(ctx context.Context, t control.Table, after string, most in
 // Guarantees that a cell that begins gets every placement although the acknowledgement of another cell cannot be read,
 // which that cell can cause by itself, and that an unreadable row that may be a placement stops it.
 func TestSpoiltAcknowledgement(t *testing.T) {
-	w := newQuietWorld(t)
+	w := newQuietSharesWorld(t)
 	w.cell("eu-1", 1)
 	w.cell("us-1", 1)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
 	w.run(60*time.Second, false)
 	for key, stored := range map[string]bool{shares.AckKey("us-1"): true, shares.PlacementKey("acme"): false} {
 		lost := w.empty("eu-1")
-		a := acknowledge.New(acknowledge.Config{Cell: "eu-1", Tables: spoilt{w.tables, key}, Store: lost.table})
+		a := applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: "eu-1", Tables: spoilt{w.tables, key}, Store: lost.table})
 		if err := a.Prepare(t.Context()); (err == nil) != stored || w.has(lost, "acme") != stored {
 			t.Errorf("%s cannot be read: %v, and that the placement is stored is %t", key, err, w.has(lost, "acme"))
 		}
@@ -420,8 +419,8 @@ func (u unread) List(context.Context, control.Table, string, int) ([]control.Ite
 }
 
 func TestConcerned(t *testing.T) {
-	if !acknowledge.Concerned([]byte(`{"Records":[{"body":"{\"type\":\"shares.changed\"}"}]}`)) ||
-		acknowledge.Concerned([]byte(`{"type":"plan.changed"}`)) {
+	if !applier.Concerned([]byte(`{"Records":[{"body":"{\"type\":\"shares.changed\"}"}]}`)) ||
+		applier.Concerned([]byte(`{"type":"plan.changed"}`)) {
 		t.Error("which messages concern the shares")
 	}
 }

@@ -1,4 +1,4 @@
-package acknowledge_test
+package applier_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
-	"github.com/sluicelimits/sluice/streams/balancer"
 )
 
 // Guarantees that the cells together never exceed a limit, while cells join, drain, change their weights and lag, a
@@ -20,7 +19,7 @@ import (
 func TestCellsTogetherKeepTheLimits(t *testing.T) {
 	soak.SkipUnderRace(t)
 	for seed := range soak.Times(uint64(3)) {
-		w := newWorld(t, seed)
+		w := newSharesWorld(t, seed)
 		w.cell("eu-1", 2)
 		w.run(15*time.Second, true)
 		w.cell("us-1", 1)
@@ -78,7 +77,7 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
 	soak.SkipUnderRace(t)
 	for seed := range soak.Times(uint64(3)) {
-		w := newWorld(t, seed)
+		w := newSharesWorld(t, seed)
 		w.cell("eu-1", 2)
 		lags := w.cell("us-1", 1)
 		w.run(40*time.Second, true)
@@ -124,7 +123,7 @@ func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
 }
 
 // homed returns the limits that are homed for the tenant alone.
-func (w *world) homed(tenant string) []string {
+func (w *sharesWorld) homed(tenant string) []string {
 	w.t.Helper()
 	item, err := w.tables.Get(w.t.Context(), control.Cells, shares.PlacementKey(tenant))
 	if err != nil {
@@ -139,7 +138,7 @@ func (w *world) homed(tenant string) []string {
 
 // Guarantees that the test above can fail: it finds that a cell grants too much if its acknowledgement is false.
 func TestFalseAcknowledgementIsFound(t *testing.T) {
-	w := newWorld(t, 1)
+	w := newSharesWorld(t, 1)
 	deaf := w.cell("eu-1", 1)
 	w.run(15*time.Second, true)
 	if over := w.violations(); len(over) > 0 {
@@ -157,7 +156,7 @@ func TestFalseAcknowledgementIsFound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lie, err := json.Marshal(balancer.Ack{Cell: "eu-1", Epoch: s.Epoch, Phase: s.Phase, AtUS: w.now.UnixMicro()})
+		lie, err := json.Marshal(shares.Ack{Cell: "eu-1", Epoch: s.Epoch, Phase: s.Phase, AtUS: w.now.UnixMicro()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package acknowledge_test
+package applier_test
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
-	"github.com/sluicelimits/sluice/streams/acknowledge"
+	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/balancer"
 	"github.com/sluicelimits/sluice/streams/delivery"
 )
@@ -69,7 +69,7 @@ type cell struct {
 	id    string
 	skew  time.Duration
 	table *table.Memory
-	heard *acknowledge.Acknowledger
+	heard *applier.Acknowledger
 	kept  *clocked // the store that other cells call
 	envs  []*environment
 	deaf  bool
@@ -81,7 +81,7 @@ type message struct {
 	docs []table.Document
 }
 
-type world struct {
+type sharesWorld struct {
 	t       *testing.T
 	r       *rand.Rand
 	now     time.Time
@@ -97,7 +97,7 @@ type world struct {
 	denied  int // denied because nothing is granted in the cell
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
+func newSharesWorld(t *testing.T, seed uint64) *sharesWorld {
 	t.Helper()
 	tables, err := embedded.Open(filepath.Join(t.TempDir(), "control.db"))
 	if err != nil {
@@ -109,7 +109,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 			t.Error(err)
 		}
 	})
-	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 11)), now: begins, tables: tables, loss: 15,
+	w := &sharesWorld{t: t, r: rand.New(rand.NewPCG(seed, 11)), now: begins, tables: tables, loss: 15,
 		granted: map[string]map[time.Time]int64{}, phases: map[shares.Phase]bool{}}
 	w.b = w.balancer()
 	w.put(control.Plans, "pro", pro)
@@ -119,7 +119,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-func (w *world) balancer() *balancer.Balancer {
+func (w *sharesWorld) balancer() *balancer.Balancer {
 	b := balancer.New(balancer.Config{Tables: w.tables, Meter: delivery.NoMeter{}, Settings: grace,
 		Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return w.now }})
@@ -127,7 +127,7 @@ func (w *world) balancer() *balancer.Balancer {
 }
 
 // put writes the next version of an item.
-func (w *world) put(table control.Table, key, body string) {
+func (w *sharesWorld) put(table control.Table, key, body string) {
 	w.t.Helper()
 	item, err := w.tables.Get(w.t.Context(), table, key)
 	if err != nil && !errors.Is(err, control.ErrNotFound) {
@@ -141,7 +141,7 @@ func (w *world) put(table control.Table, key, body string) {
 }
 
 // putOwnLimits writes a tenant that has limits of its own, and its pin, which says so.
-func (w *world) putOwnLimits(tenant, body string) {
+func (w *sharesWorld) putOwnLimits(tenant, body string) {
 	w.t.Helper()
 	pin, err := json.Marshal(balancer.Wish{Request: shares.Request{Kind: shares.Place, Tenant: tenant},
 		Tenant: []byte(body)})
@@ -153,7 +153,7 @@ func (w *world) putOwnLimits(tenant, body string) {
 }
 
 // ask writes a wish for a cell or a tenant's pin.
-func (w *world) ask(r shares.Request) {
+func (w *sharesWorld) ask(r shares.Request) {
 	w.t.Helper()
 	key := r.Cell
 	if r.Kind == shares.Place {
@@ -167,7 +167,7 @@ func (w *world) ask(r shares.Request) {
 }
 
 // cell makes a cell with a whole configuration, as after a reconcile, and asks for a share for it.
-func (w *world) cell(id string, weight int64) *cell {
+func (w *sharesWorld) cell(id string, weight int64) *cell {
 	w.t.Helper()
 	c := w.empty(id)
 	w.reconcile(c)
@@ -177,12 +177,12 @@ func (w *world) cell(id string, weight int64) *cell {
 }
 
 // empty makes a cell with an empty table, which gets no messages.
-func (w *world) empty(id string) *cell {
+func (w *sharesWorld) empty(id string) *cell {
 	w.t.Helper()
 	cellTable := table.NewMemory(0)
 	c := &cell{id: id, table: cellTable, skew: time.Duration(w.r.IntN(1000)-500) * time.Millisecond}
 	var err error
-	c.heard = acknowledge.New(acknowledge.Config{Cell: id, Tables: w.tables, Store: cellTable,
+	c.heard = applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: id, Tables: w.tables, Store: cellTable,
 		Now: func() time.Time { return w.now.Add(c.skew) }})
 	rates := memorytest.New(w.t)
 	kept := memorytest.New(w.t)
@@ -226,7 +226,7 @@ func (w *world) empty(id string) *cell {
 }
 
 // reconcile copies everything to a cell, except for old versions.
-func (w *world) reconcile(c *cell) {
+func (w *sharesWorld) reconcile(c *cell) {
 	var docs []table.Document
 	for _, of := range []control.Table{control.Plans, control.Tenants, control.Cells} {
 		for item, err := range control.All(w.t.Context(), w.tables, of) {
@@ -242,7 +242,7 @@ func (w *world) reconcile(c *cell) {
 }
 
 // apply stores documents as an applier does: an unreadable document replaces nothing.
-func (w *world) apply(c *cell, docs []table.Document) {
+func (w *sharesWorld) apply(c *cell, docs []table.Document) {
 	docs = slices.DeleteFunc(slices.Clone(docs),
 		func(d table.Document) bool { return table.Readable(&d) != nil })
 	if _, err := table.Apply(w.t.Context(), c.table, docs, func() time.Time { return w.now }); err != nil {
@@ -257,7 +257,7 @@ func (w *world) apply(c *cell, docs []table.Document) {
 }
 
 // run lets time pass, with or without clients that use all that is granted.
-func (w *world) run(d time.Duration, clients bool) {
+func (w *sharesWorld) run(d time.Duration, clients bool) {
 	w.t.Helper()
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(tick) {
 		changed := w.publish()
@@ -284,7 +284,7 @@ func (w *world) run(d time.Duration, clients bool) {
 }
 
 // publish sends the records of the feed to each cell: some not at all, some twice, and in any order.
-func (w *world) publish() (changed bool) {
+func (w *sharesWorld) publish() (changed bool) {
 	records, err := w.tables.Read(w.t.Context(), w.after, control.MaxPage)
 	if err != nil {
 		w.t.Fatal(err)
@@ -314,7 +314,7 @@ func (w *world) publish() (changed bool) {
 	return changed
 }
 
-func (w *world) deliver() {
+func (w *sharesWorld) deliver() {
 	var due []message
 	w.net = slices.DeleteFunc(w.net, func(m message) bool {
 		if m.at.After(w.now) {
@@ -332,7 +332,7 @@ func (w *world) deliver() {
 }
 
 // grantAll lets each environment of each cell grant what it may.
-func (w *world) grantAll() {
+func (w *sharesWorld) grantAll() {
 	for _, i := range w.r.Perm(len(w.cells)) {
 		for _, e := range w.cells[i].envs {
 			for _, tenant := range []string{"acme", "globex", "initech"} {
@@ -344,7 +344,7 @@ func (w *world) grantAll() {
 	}
 }
 
-func (w *world) spend(c *cell, e *environment, tenant, path string) {
+func (w *sharesWorld) spend(c *cell, e *environment, tenant, path string) {
 	now := w.now.Add(c.skew)
 	configuration, join := e.reader.Begin(w.t.Context(), now)
 	if join != nil {
@@ -384,7 +384,7 @@ func (w *world) spend(c *cell, e *environment, tenant, path string) {
 }
 
 // violations returns a text for each way in which the cells together have granted more than the limits.
-func (w *world) violations() []string {
+func (w *sharesWorld) violations() []string {
 	var out []string
 	for name, at := range w.granted {
 		times := make([]time.Time, 0, len(at))
@@ -422,7 +422,7 @@ func (w *world) violations() []string {
 }
 
 // total returns how many units were granted since a time.
-func (w *world) total(name string, since time.Time) (n int64) {
+func (w *sharesWorld) total(name string, since time.Time) (n int64) {
 	for t, units := range w.granted[name] {
 		if !t.Before(since) {
 			n += units

@@ -1,5 +1,36 @@
-// Package acknowledge tells the balancer which shares a cell knows. The cell's applier calls it after the shares or a
-// placement have arrived. The cell's reconcile calls it, too, in case a call of the applier was lost.
+package applier
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cell/table"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
+)
+
+// ackAttempts is how often an acknowledgement is written if others write the same item at the same time.
+const ackAttempts = 4
+
+// AcknowledgerConfig sets up an Acknowledger. All fields but the last are required.
+type AcknowledgerConfig struct {
+	Cell string // its id
+	// Tables are the control tables. Only the table of cells is used, and only the key shares.AckKey of the cell is
+	// written.
+	Tables control.Tables
+	Store  table.Store // of the cell
+
+	Now func() time.Time // default time.Now
+}
+
+// Acknowledger tells the balancer which shares a cell knows. The cell's applier calls it after the shares or a placement
+// have arrived. The cell's reconcile calls it, too, in case a call of the applier was lost.
 //
 // An acknowledgement says that the cell's configuration table holds the document of an epoch and phase, and everything
 // that belongs to it. Every environment of the cell that polls then knows it. The balancer's grace is longer than an
@@ -17,55 +48,21 @@
 // either. With shares alone it would grant units to a tenant that is pinned to other cells. It therefore fetches every
 // placement before it stores its first shares: see [Acknowledger.Prepare].
 //
-// The package reads what is stored, not what arrived. It may be called at any time, any number of times, and
-// concurrently. An older acknowledgement never replaces a newer one.
-package acknowledge
+// An Acknowledger reads what is stored, not what arrived. It may be called at any time, any number of times, and
+// concurrently. An older acknowledgement never replaces a newer one. Make it with NewAcknowledger.
+type Acknowledger struct{ c AcknowledgerConfig }
 
-import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"slices"
-	"strings"
-	"time"
-
-	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/table"
-	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/plan/shares"
-	"github.com/sluicelimits/sluice/streams/balancer"
-)
-
-// attempts is how often a write is tried if others write the same item at the same time.
-const attempts = 4
-
-// Config sets up an Acknowledger. All fields but the last are required.
-type Config struct {
-	Cell string // its id
-	// Tables are the control tables. Only the table of cells is used, and only the key shares.AckKey of the cell is
-	// written.
-	Tables control.Tables
-	Store  table.Store // of the cell
-
-	Now func() time.Time // default time.Now
-}
-
-// Acknowledger acknowledges for one cell. It is safe for concurrent use. Make it with New.
-type Acknowledger struct{ c Config }
-
-// New makes an acknowledger.
-func New(c Config) *Acknowledger {
+// NewAcknowledger makes an acknowledger.
+func NewAcknowledger(c AcknowledgerConfig) *Acknowledger {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	return &Acknowledger{c}
 }
 
-// Concerned reports whether one of the messages is about the shares or a placement. Run must then be called, even if
+// concerned reports whether one of the messages is about the shares or a placement. Run must then be called, even if
 // the messages are old: Run also repeats an acknowledgement that failed.
-func Concerned(messages []byte) bool { return bytes.Contains(messages, []byte(events.SharesChanged)) }
+func concerned(messages []byte) bool { return bytes.Contains(messages, []byte(events.SharesChanged)) }
 
 // Run acknowledges what the cell has, if the balancer awaits it, and reports whether it wrote. After an error, call it
 // again. But if the error wraps [control.ErrBadItem], an item cannot be read, and calling again does not help: the
@@ -92,7 +89,7 @@ func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 	if !ready {
 		return false, nil
 	}
-	for range attempts {
+	for range ackAttempts {
 		if wrote, err = a.write(ctx, state); !errors.Is(err, control.ErrConflict) {
 			break
 		}
@@ -108,7 +105,7 @@ func (a *Acknowledger) awaited(s *shares.State) bool {
 	return s.Transition != nil && slices.Contains(s.Transition.Awaiting, a.c.Cell)
 }
 
-// Prepare stores the placement of every tenant if the cell has no shares yet. It must be called before [Concerned]
+// Prepare stores the placement of every tenant if the cell has no shares yet. It must be called before concerned
 // messages are applied, because they may bring the cell's first shares. If it returns an error, the messages must not
 // be applied.
 func (a *Acknowledger) Prepare(ctx context.Context) error {
@@ -158,7 +155,7 @@ func (a *Acknowledger) newest(ctx context.Context) (int64, error) {
 	case err != nil:
 		return 0, err
 	}
-	d, err := document(&item)
+	d, err := documentOf(&item)
 	if err != nil {
 		return 0, err
 	}
@@ -222,15 +219,15 @@ func (a *Acknowledger) fetch(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	d, err := document(&item)
+	d, err := documentOf(&item)
 	if err != nil {
 		return err
 	}
 	return a.apply(ctx, []table.Document{d})
 }
 
-// document returns the document of an item. The error wraps control.ErrBadItem if the item cannot be read.
-func document(item *control.Item) (d table.Document, err error) {
+// documentOf returns the document of an item. The error wraps control.ErrBadItem if the item cannot be read.
+func documentOf(item *control.Item) (d table.Document, err error) {
 	d = table.DocumentOf(item.Event())
 	if err = item.Verify(); err == nil {
 		if err = table.Readable(&d); err != nil {
@@ -250,16 +247,16 @@ const fetchPage = 200
 func (a *Acknowledger) fetchAll(ctx context.Context) error {
 	var page []table.Document
 	for item, err := range control.All(ctx, a.c.Tables, control.Cells) {
-		if errors.Is(err, control.ErrBadItem) && !balancer.HidesPlacement(err) {
+		if errors.Is(err, control.ErrBadItem) && !control.MayHide(err, shares.IsPlacement) {
 			continue // the item is no placement; the balancer logs it, and reconcile reports it
 		}
 		if err != nil {
 			return err // this includes an unreadable item that may be a placement
 		}
-		if !strings.HasPrefix(item.Key, shares.PlacementPrefix) {
+		if !shares.IsPlacement(item.Key) {
 			continue
 		}
-		d, err := document(&item)
+		d, err := documentOf(&item)
 		if err != nil {
 			d = table.Unknown(d)
 		}
@@ -285,7 +282,7 @@ func (a *Acknowledger) write(ctx context.Context, s *shares.State) (bool, error)
 	if err != nil && !errors.Is(err, control.ErrNotFound) {
 		return false, err
 	}
-	var have balancer.Ack
+	var have shares.Ack
 	if err == nil && !item.Deleted && item.Verify() == nil &&
 		json.Unmarshal(item.Body, &have) == nil { // an acknowledgement that cannot be read is replaced
 		then := shares.Document{Epoch: have.Epoch, Phase: have.Phase}
@@ -294,7 +291,7 @@ func (a *Acknowledger) write(ctx context.Context, s *shares.State) (bool, error)
 		}
 	}
 	now := a.c.Now()
-	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro()})
+	body, err := json.Marshal(shares.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro()})
 	if err != nil {
 		return false, err
 	}

@@ -1,0 +1,7 @@
+package applier
+
+// AnyAcknowledger is visible to tests.
+type AnyAcknowledger = acknowledger
+
+// Concerned is visible to tests.
+var Concerned = concerned
