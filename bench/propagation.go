@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 	"github.com/sluicelimits/sluice/internal/cell/config"
 	"github.com/sluicelimits/sluice/internal/cell/table"
@@ -157,7 +158,7 @@ func (p *plane) close() (err error) {
 }
 
 // Publish implements [publisher.Topic].
-func (p *plane) Publish(_ context.Context, messages []publisher.Message) []error {
+func (p *plane) Publish(_ context.Context, messages []events.Message) []error {
 	<-time.After(publishDelay)
 	p.mu.Lock()
 	defer p.mu.Unlock()

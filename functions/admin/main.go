@@ -14,20 +14,19 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/internal/function"
 	counters "github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
 func main() { function.Main(environ.Read[environ.Admin], start) }
 
 func start(process *function.Process, s *environ.Admin) (function.Handler, error) {
-	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+	tables := dynamo.New(process.DynamoDB(function.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells: s.Tables.Cells,
 	})
@@ -36,9 +35,9 @@ func start(process *function.Process, s *environ.Admin) (function.Handler, error
 		CellTables: map[string]operate.CellTable{}, Regions: map[string]string{}}
 	for _, t := range s.CellTable {
 		// A table that is given by name is in the function's own region.
-		c.Regions[t.Cell] = cmp.Or(awsio.Region(t.Table), process.Config("").Region)
+		c.Regions[t.Cell] = cmp.Or(function.Region(t.Table), process.Config("").Region)
 		c.CellTables[t.Cell] = dynamotable.New(dynamotable.Config{
-			Client: process.DynamoDB(awsio.Region(t.Table)), Table: t.Table,
+			Client: process.DynamoDB(function.Region(t.Table)), Table: t.Table,
 		})
 	}
 	if s.Secret != "" {

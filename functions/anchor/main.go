@@ -9,13 +9,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/kms"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/control/audit/kmskey"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/streams/awsio"
+	"github.com/sluicelimits/sluice/internal/function"
 )
 
 func main() { function.Main(environ.Read[environ.Anchor], start) }
@@ -25,7 +24,7 @@ func start(process *function.Process, s *environ.Anchor) (function.Handler, erro
 	if err != nil {
 		return nil, err
 	}
-	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+	tables := dynamo.New(process.DynamoDB(function.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells:      s.Tables.Cells,
 		control.Operations: s.Operations,

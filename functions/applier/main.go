@@ -7,12 +7,11 @@ package main
 
 import (
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/streams/applier"
-	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
 func main() { function.Main(environ.Read[environ.Applier], start) }
@@ -23,17 +22,17 @@ func start(process *function.Process, s *environ.Applier) (function.Handler, err
 		return nil, err
 	}
 	store := dynamotable.New(dynamotable.Config{
-		Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable,
+		Client: process.DynamoDB(function.Region(s.ConfigTable)), Table: s.ConfigTable,
 	})
-	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+	tables := dynamo.New(process.DynamoDB(function.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells: s.Tables.Cells,
 	})
 	heard := applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: s.Cell, Tables: tables, Store: store})
-	queues := awsio.SQS(process.Env)
+	queues := function.SQS(process.Env)
 	a := applier.New(applier.Config{
-		Cell: s.Cell, Tables: tables, Store: store, Keep: awsio.NewQueue(queues, s.KeptQueue),
-		Acknowledger: heard, Delayer: awsio.NewDelayer(queues, s.Queue), Meter: meter, Log: process.Log,
+		Cell: s.Cell, Tables: tables, Store: store, Keep: function.NewQueue(queues, s.KeptQueue),
+		Acknowledger: heard, Delayer: function.NewDelayer(queues, s.Queue), Meter: meter, Log: process.Log,
 	})
 	return a.Invoke, nil
 }

@@ -10,10 +10,10 @@ import (
 	"context"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/streams/archiver"
 )
 

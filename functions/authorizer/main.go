@@ -10,8 +10,8 @@ import (
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/aws/aws-lambda-go/lambdacontext"
 
+	"github.com/sluicelimits/sluice/internal/aws/awsenv"
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/cell"
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/internal/telemetry"
@@ -24,7 +24,7 @@ const ending = 400 * time.Millisecond
 func main() {
 	f, err := start()
 	if err != nil {
-		function.Refuse(err)
+		awsenv.Refuse(err)
 	}
 	// Lambda sends SIGTERM only if an extension is registered, which takes about 0.7 ms of a cold start. It lets the
 	// function give leased units back.

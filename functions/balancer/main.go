@@ -10,10 +10,9 @@ import (
 	"context"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/streams/awsio"
+	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/streams/balancer"
 	"github.com/sluicelimits/sluice/streams/publisher"
 )
@@ -27,11 +26,11 @@ func start(process *function.Process, s *environ.Balancer) (function.Handler, er
 	}
 	decoder := dynamo.NewDecoder(map[control.Table]string{control.Cells: s.Tables.Cells})
 	p := publisher.New(publisher.Config{
-		Topic: awsio.NewTopic(awsio.SNS(process.Env, awsio.Region(s.Topic)), s.Topic),
-		Keep:  awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue),
+		Topic: function.NewTopic(function.SNS(process.Env, function.Region(s.Topic)), s.Topic),
+		Keep:  function.NewQueue(function.SQS(process.Env), s.KeptQueue),
 		Meter: meter, Log: process.Log,
 	})
-	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+	tables := dynamo.New(process.DynamoDB(function.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Cells: s.Tables.Cells, control.Plans: s.Tables.Plans,
 	})
 	b := balancer.New(balancer.Config{

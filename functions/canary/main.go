@@ -6,18 +6,17 @@ import (
 	"os"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/streams/awsio"
+	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/streams/canary"
 )
 
 func main() { function.Main(environ.Read[environ.Canary], start) }
 
 func start(process *function.Process, s *environ.Canary) (function.Handler, error) {
-	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Plans)), map[control.Table]string{control.Plans: s.Plans})
+	tables := dynamo.New(process.DynamoDB(function.Region(s.Plans)), map[control.Table]string{control.Plans: s.Plans})
 	cells := make([]canary.Cell, len(s.Cells))
 	for i, c := range s.Cells {
 		cells[i].ID = c.Cell
@@ -26,7 +25,7 @@ func start(process *function.Process, s *environ.Canary) (function.Handler, erro
 			return nil, err
 		}
 		cells[i].Table = dynamotable.New(dynamotable.Config{
-			Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table,
+			Client: process.DynamoDB(function.Region(c.Table)), Table: c.Table,
 		})
 	}
 	c := canary.New(canary.Config{

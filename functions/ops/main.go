@@ -10,13 +10,12 @@ import (
 	"os"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/cell"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
-	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
 func main() {
@@ -30,7 +29,7 @@ func start(process *function.Process, s *environ.Ops) (function.Handler, error) 
 	if err != nil {
 		return nil, err
 	}
-	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Operations)),
+	tables := dynamo.New(process.DynamoDB(function.Region(s.Operations)),
 		map[control.Table]string{control.Operations: s.Operations})
 	service := operate.NewCell(operate.CellConfig{Cell: s.Cell, Store: counters.Store, Tables: tables,
 		Tenant: counters.Tenant,

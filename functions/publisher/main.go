@@ -15,10 +15,9 @@ import (
 	"context"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/streams/awsio"
+	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/streams/publisher"
 )
 
@@ -33,8 +32,8 @@ func start(process *function.Process, s *environ.Publisher) (function.Handler, e
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 	})
 	p := publisher.New(publisher.Config{
-		Topic: awsio.NewTopic(awsio.SNS(process.Env, awsio.Region(s.Topic)), s.Topic),
-		Keep:  awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue), // in the function's own region
+		Topic: function.NewTopic(function.SNS(process.Env, function.Region(s.Topic)), s.Topic),
+		Keep:  function.NewQueue(function.SQS(process.Env), s.KeptQueue), // in the function's own region
 		Meter: meter, Log: process.Log,
 	})
 	return func(ctx context.Context, event []byte) ([]byte, error) { return p.Invoke(ctx, decoder, event) }, nil

@@ -6,12 +6,11 @@ import (
 	"context"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/streams/applier"
-	"github.com/sluicelimits/sluice/streams/awsio"
 	"github.com/sluicelimits/sluice/streams/reconcile"
 )
 
@@ -22,12 +21,12 @@ func start(process *function.Process, s *environ.Reconcile) (function.Handler, e
 	if err != nil {
 		return nil, err
 	}
-	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+	tables := dynamo.New(process.DynamoDB(function.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells: s.Tables.Cells,
 	})
 	store := dynamotable.New(dynamotable.Config{
-		Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable,
+		Client: process.DynamoDB(function.Region(s.ConfigTable)), Table: s.ConfigTable,
 	})
 	r := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log,
 		Grace: s.Grace})

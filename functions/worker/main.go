@@ -17,10 +17,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/aws/function"
+	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/pacer"
 	"github.com/sluicelimits/sluice/pacer/sqsworker"
-	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
 func main() { function.Main(environ.Read[environ.Worker], start) }
@@ -65,7 +64,7 @@ func start(process *function.Process, s *environ.Worker) (function.Handler, erro
 		case <-time.After(time.Until(nextWindow)):
 		}
 		counts, err := sqsworker.Run(ctx, sqsworker.Config{
-			Client: awsio.SQS(process.Env), Queue: s.Queue, Pacer: p, Handle: t.handle, Parallel: s.Parallel,
+			Client: function.SQS(process.Env), Queue: s.Queue, Pacer: p, Handle: t.handle, Parallel: s.Parallel,
 			Visibility: s.Visibility, Log: process.Log,
 		})
 		if err == nil && counts.BadCalls > 0 && counts.Received == 0 {

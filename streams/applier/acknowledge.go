@@ -29,8 +29,8 @@ type AcknowledgerConfig struct {
 	Now func() time.Time // default time.Now
 }
 
-// Acknowledger tells the balancer which shares a cell knows. The cell's applier calls it after the shares or a placement
-// have arrived. The cell's reconcile calls it, too, in case a call of the applier was lost.
+// Acknowledger tells the balancer which shares a cell knows. The cell's applier calls it after the shares or a
+// placement have arrived. The cell's reconcile calls it, too, in case a call of the applier was lost.
 //
 // An acknowledgement says that the cell's configuration table holds the document of an epoch and phase, and everything
 // that belongs to it. Every environment of the cell that polls then knows it. The balancer's grace is longer than an

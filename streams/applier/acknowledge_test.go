@@ -401,7 +401,8 @@ func TestSpoiltAcknowledgement(t *testing.T) {
 	w.run(60*time.Second, false)
 	for key, stored := range map[string]bool{shares.AckKey("us-1"): true, shares.PlacementKey("acme"): false} {
 		lost := w.empty("eu-1")
-		a := applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: "eu-1", Tables: spoilt{w.tables, key}, Store: lost.table})
+		a := applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: "eu-1", Tables: spoilt{w.tables, key},
+			Store: lost.table})
 		if err := a.Prepare(t.Context()); (err == nil) != stored || w.has(lost, "acme") != stored {
 			t.Errorf("%s cannot be read: %v, and that the placement is stored is %t", key, err, w.has(lost, "acme"))
 		}

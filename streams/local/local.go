@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/applier"
@@ -132,7 +133,7 @@ func (p *Pump) Cells() []string {
 }
 
 // Publish implements [publisher.Topic]. It adds the messages to the group.
-func (p *Pump) Publish(_ context.Context, messages []publisher.Message) []error {
+func (p *Pump) Publish(_ context.Context, messages []events.Message) []error {
 	for _, m := range messages {
 		p.messages++
 		p.published = append(p.published, delivery.Message{ID: strconv.FormatInt(p.messages, 10), Body: m.Body})

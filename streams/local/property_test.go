@@ -86,7 +86,7 @@ func newChaos(t *testing.T, seed uint64, loses bool) *chaos {
 func (w *chaos) happens(of int) bool { return !w.calm && w.r.IntN(of) == 0 }
 
 // Publish implements [publisher.Topic].
-func (w *chaos) Publish(_ context.Context, messages []publisher.Message) []error {
+func (w *chaos) Publish(_ context.Context, messages []events.Message) []error {
 	errs := make([]error, len(messages))
 	for i, m := range messages {
 		if w.happens(10) {

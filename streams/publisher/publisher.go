@@ -36,22 +36,13 @@ import (
 	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
-// ErrRefused is wrapped by the error of a message that a topic will never accept.
-var ErrRefused = errors.New("refused by the topic")
-
-// Message is an event, ready to be published.
-type Message struct {
-	Body       []byte
-	Attributes map[string]string // see events.Attributes
-}
-
 // Topic publishes messages.
 type Topic interface {
 	// Publish publishes at most events.MaxBatchEntries messages of together at most events.MaxBatchBytes. It returns
 	// nil if all were accepted. Otherwise it returns an error for each message, nil for those that were accepted. An
-	// error that wraps ErrRefused is permanent. After any other error the message may be published again; if it was
-	// accepted all the same, subscribers get it twice.
-	Publish(ctx context.Context, messages []Message) []error
+	// error that wraps [events.ErrRefused] is permanent. After any other error the message may be published again; if
+	// it was accepted all the same, subscribers get it twice.
+	Publish(ctx context.Context, messages []events.Message) []error
 }
 
 // Config sets up a Publisher. All fields but the last three are required.
@@ -93,7 +84,7 @@ type waiting struct {
 	at      int // index of its record
 	item    control.Ref
 	written time.Time
-	message Message
+	message events.Message
 	sent    bool // the event was published, or became a dead letter
 }
 
@@ -163,7 +154,7 @@ func (r *run) prepare(ctx context.Context, i int) *waiting {
 		return nil
 	}
 	return &waiting{at: i, item: d.Record.New.Ref(), written: e.Time,
-		message: Message{Body: body, Attributes: events.Attributes(e.Header())}}
+		message: events.Message{Body: body, Attributes: events.Attributes(e.Header())}}
 }
 
 // deadLetter makes a dead letter of a record. If it cannot be stored, the record must be delivered again.
@@ -223,7 +214,7 @@ func (r *run) round(ctx context.Context, queue []*waiting) (failed bool) {
 // publish makes one call. It returns false if an event must be sent again. If the topic accepted nothing, publish also
 // waits before it returns.
 func (r *run) publish(ctx context.Context, batch []*waiting) bool {
-	messages := make([]Message, len(batch))
+	messages := make([]events.Message, len(batch))
 	for i, w := range batch {
 		messages[i] = w.message
 	}
@@ -244,7 +235,7 @@ func (r *run) publish(ctx context.Context, batch []*waiting) bool {
 			w.sent = true
 			taken++
 			r.c.Meter.Took("publish_seconds", now.Sub(w.written))
-		case errors.Is(err, ErrRefused):
+		case errors.Is(err, events.ErrRefused):
 			w.sent = true
 			r.deadLetter(ctx, w.at, err, w.message.Body)
 		default:

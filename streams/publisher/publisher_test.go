@@ -47,7 +47,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) Publish(ctx context.Context, messages []publisher.Message) []error {
+func (w *world) Publish(ctx context.Context, messages []events.Message) []error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calls++
@@ -274,7 +274,7 @@ func TestRefusedEvent(t *testing.T) {
 	w := newWorld(t)
 	w.fail = func(_ int, e *events.Changed) error {
 		if e.Header().ID == "tenants/a/1" {
-			return fmt.Errorf("%w: InvalidParameter", publisher.ErrRefused)
+			return fmt.Errorf("%w: InvalidParameter", events.ErrRefused)
 		}
 		return nil
 	}
@@ -333,7 +333,7 @@ func TestOrderOfEachItem(t *testing.T) {
 func TestShortAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		short := topicFunc(func(ctx context.Context, m []publisher.Message) []error {
+		short := topicFunc(func(ctx context.Context, m []events.Message) []error {
 			if len(m) > 1 {
 				_ = w.Publish(ctx, m[:1])
 				return []error{nil}
@@ -350,9 +350,9 @@ func TestShortAnswer(t *testing.T) {
 	})
 }
 
-type topicFunc func(context.Context, []publisher.Message) []error
+type topicFunc func(context.Context, []events.Message) []error
 
-func (f topicFunc) Publish(ctx context.Context, m []publisher.Message) []error { return f(ctx, m) }
+func (f topicFunc) Publish(ctx context.Context, m []events.Message) []error { return f(ctx, m) }
 
 // decoded is a decoder that returns these records.
 type decoded []control.Delivery

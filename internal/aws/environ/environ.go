@@ -48,8 +48,8 @@ type Settings struct {
 	MetricsNamespace string
 }
 
-// Issuers reads and keeps who may issue JWTs. *token.Issuers implements it. [Parse] does not read issuers itself, because
-// the functions that verify no JWT would then link the code that does.
+// Issuers reads and keeps who may issue JWTs. *token.Issuers implements it. [Parse] does not read issuers itself,
+// because the functions that verify no JWT would then link the code that does.
 type Issuers interface {
 	Read(from io.Reader) error   // reads a JSON array of issuers; the error continues a sentence
 	Check(claims []string) error // checks what was read, if these further claims of a JWT are kept
@@ -173,8 +173,8 @@ func (p *problems) read(function string, variables []variable, environ []string)
 }
 
 // Parse reads variables in the form of os.Environ. It ignores variables that do not begin with SLUICE_, and treats an
-// empty variable as not set. It reads files from bundle, which is the folder of the function's code, and reads those who
-// may issue JWTs into issuers; if there are none, no JWT is accepted. The error is an *[Error].
+// empty variable as not set. It reads files from bundle, which is the folder of the function's code. It reads into
+// issuers who may issue JWTs; if the environment names nobody, issuers is left as it is. The error is an *[Error].
 func Parse(environ []string, bundle fs.FS, issuers Issuers) (*Settings, error) {
 	p := &parser{bundle: bundle, issuers: issuers}
 	p.read("authorizer", p.variables(), environ)

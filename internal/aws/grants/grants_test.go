@@ -80,11 +80,11 @@ var (
 			}},
 		{"internal/control/audit/kmskey", "client", []grants.Resource{grants.Signing},
 			map[string][]string{"Sign": {"kms:Sign"}}},
-		{"streams/awsio", "batchClient", []grants.Resource{grants.Topic},
+		{"internal/function", "batchClient", []grants.Resource{grants.Topic},
 			map[string][]string{"PublishBatch": {"sns:Publish"}}},
-		{"streams/awsio", "sendClient", []grants.Resource{grants.Kept},
+		{"internal/function", "sendClient", []grants.Resource{grants.Kept},
 			map[string][]string{"SendMessage": {"sqs:SendMessage"}}},
-		{"streams/awsio", "delayClient", []grants.Resource{grants.Changes}, map[string][]string{
+		{"internal/function", "delayClient", []grants.Resource{grants.Changes}, map[string][]string{
 			"ChangeMessageVisibilityBatch": {"sqs:ChangeMessageVisibility"}, // IAM has no action for batches
 		}},
 		{"pacer/sqsworker", "Client", []grants.Resource{grants.Jobs}, map[string][]string{

@@ -45,7 +45,8 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	var err error
 	if p.c.Several {
 		sharedAs = name
-		c.shares = applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
+		c.shares = applier.NewAcknowledger(applier.AcknowledgerConfig{Cell: name, Tables: p.tables, Store: c.store,
+			Now: p.c.Now})
 	}
 	c.Reader, err = config.New(config.Config{
 		Table: memory, Cell: sharedAs, Accepts: p.c.Store.Accepts, Reaches: p.c.Reaches, Log: p.c.Log,

@@ -35,13 +35,14 @@ func readImports(t *testing.T) *importTree {
 }
 
 // listed are the rules of importlist_test.go.
-var listed = &importRules{groups: groups, only: only, bans: bans, everywhere: everywhere}
+var listed = &importRules{groups: groups, only: only, bans: bans, everywhere: everywhere, mostLinked: mostLinked}
 
 // importRules are rules of imports, as in importlist_test.go.
 type importRules struct {
 	groups           []group
 	only             map[string][]string
 	bans, everywhere []ban
+	mostLinked       map[string]int
 }
 
 // importTree is what the packages of a repository import: import paths, or folders for packages of the repository.
@@ -91,6 +92,19 @@ func (tree *importTree) plant(folder, imported string, test bool) {
 	}
 }
 
+// linked returns the folders of the packages of the repository that a program with this package contains.
+func (tree *importTree) linked(folder string) []string {
+	all := []string{folder}
+	for i := 0; i < len(all); i++ {
+		for _, imported := range tree.product[all[i]] {
+			if _, ok := tree.product[imported]; ok && !slices.Contains(all, imported) {
+				all = append(all, imported)
+			}
+		}
+	}
+	return all
+}
+
 // check returns an error for each import of the tree that breaks a rule, for each package that is in no group, and for
 // each rule that names a package which the tree does not have.
 func (rules *importRules) check(tree *importTree) []error {
@@ -100,6 +114,12 @@ func (rules *importRules) check(tree *importTree) []error {
 		errs = append(errs, rules.checkGroup(tree, folder, imports)...)
 		if allowed, ok := rules.only[folder]; ok {
 			errs = append(errs, checkOnly(tree, folder, imports, allowed)...)
+		}
+		if most, ok := rules.mostLinked[folder]; ok {
+			if linked := tree.linked(folder); len(linked) > most {
+				errs = append(errs, fmt.Errorf("%s links %d packages of the repository, want at most %d: %s", folder,
+					len(linked), most, list(linked)))
+			}
 		}
 		for _, b := range rules.bans {
 			if matches(b.packages, folder) && !matches(b.except, folder) {
@@ -203,7 +223,7 @@ func (rules *importRules) checkList(tree *importTree) []error {
 			}
 		}
 	}
-	names := slices.Collect(maps.Keys(rules.only))
+	names := slices.AppendSeq(slices.Collect(maps.Keys(rules.only)), maps.Keys(rules.mostLinked))
 	for _, allowed := range rules.only {
 		names = append(names, allowed...)
 	}

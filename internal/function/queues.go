@@ -1,6 +1,4 @@
-// Package awsio sends what the functions of the control plane publish to SNS, and their dead letters to SQS. It tells
-// SQS when messages that failed are to be delivered again.
-package awsio
+package function
 
 import (
 	"context"
@@ -17,14 +15,9 @@ import (
 	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
 
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/aws/awsenv"
 	"github.com/sluicelimits/sluice/streams/delivery"
-	"github.com/sluicelimits/sluice/streams/publisher"
-)
-
-var (
-	_ publisher.Topic = (*Topic)(nil)
-	_ delivery.Keeper = (*Queue)(nil)
 )
 
 // Region returns the region of an ARN, or "" for a name.
@@ -60,10 +53,10 @@ type Topic struct {
 // NewTopic makes a topic with an *sns.Client. The client may retry: an event that is published twice is applied once.
 func NewTopic(client batchClient, arn string) *Topic { return &Topic{client, arn} }
 
-// Publish implements [publisher.Topic] with one PublishBatch call. If SNS refuses the call as a whole, it does not say
+// Publish implements publisher.Topic with one PublishBatch call. If SNS refuses the call as a whole, it does not say
 // which message is at fault. Publish then sends each message by itself, so that the others do not fail because of one
 // message.
-func (t *Topic) Publish(ctx context.Context, messages []publisher.Message) []error {
+func (t *Topic) Publish(ctx context.Context, messages []events.Message) []error {
 	errs, whole := t.publish(ctx, messages)
 	var api smithy.APIError
 	if len(messages) == 1 || !errors.As(whole, &api) || !refusals[api.ErrorCode()] {
@@ -77,8 +70,8 @@ func (t *Topic) Publish(ctx context.Context, messages []publisher.Message) []err
 }
 
 // publish makes one call. If the call fails as a whole, whole is its error, and errs has this error for each message.
-// The error does not wrap publisher.ErrRefused, because the fault may be the topic's.
-func (t *Topic) publish(ctx context.Context, messages []publisher.Message) (errs []error, whole error) {
+// The error does not wrap events.ErrRefused, because the fault may be the topic's.
+func (t *Topic) publish(ctx context.Context, messages []events.Message) (errs []error, whole error) {
 	in := &sns.PublishBatchInput{TopicArn: &t.arn,
 		PublishBatchRequestEntries: make([]snstypes.PublishBatchRequestEntry, len(messages))}
 	for i, m := range messages {
@@ -112,13 +105,13 @@ func (t *Topic) publish(ctx context.Context, messages []publisher.Message) (errs
 	return errs, nil
 }
 
-// failure returns why SNS did not accept one message. The error wraps publisher.ErrRefused if SNS will never accept the
+// failure returns why SNS did not accept one message. The error wraps events.ErrRefused if SNS will never accept the
 // message.
 func failure(f *snstypes.BatchResultErrorEntry) error {
 	code := aws.ToString(f.Code)
 	err := fmt.Errorf("publish: %s: %s", code, aws.ToString(f.Message))
 	if f.SenderFault && refusals[code] {
-		return fmt.Errorf("%w: %w", publisher.ErrRefused, err)
+		return fmt.Errorf("%w: %w", events.ErrRefused, err)
 	}
 	return err
 }

@@ -1,15 +1,15 @@
-// Package function starts the Lambda functions of the control plane. It holds what their main functions share.
+// Package function starts the Lambda functions of the control plane. It holds what their main functions share, and
+// calls SNS and SQS for them: it publishes events, keeps dead letters, and tells a queue when messages that failed are
+// to be delivered again.
 //
 // A function that cannot start writes the reason to its log and reports it to Lambda, which tells its callers. Starting
 // does not wait for the network.
 package function
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
-	"net/http"
 	"os"
 	"time"
 	// Lambda has no zone files. Functions that read plans link this package through package plan, and the other
@@ -77,7 +77,7 @@ func Main[S interface{ Shared() environ.Common }](
 	slog.SetDefault(slog.New(telemetry.NewHandler(os.Stdout, slog.LevelInfo)))
 	p, handle, err := prepare(parse, start)
 	if err != nil {
-		Refuse(err)
+		awsenv.Refuse(err)
 	}
 	lambda.Start(&invoked{p, handle})
 }
@@ -118,23 +118,4 @@ func (i *invoked) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 		}
 	}
 	return out, err
-}
-
-// Refuse reports why the function does not start, in the log and to Lambda, and ends the process.
-func Refuse(err error) {
-	slog.Error("the function does not start", "error", err)
-	report := map[string]string{"errorType": "Sluice.Configuration", "errorMessage": err.Error()}
-	body, _ := json.Marshal(report) //nolint:errchkjson // texts always have a JSON form
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	url := "http://" + os.Getenv("AWS_LAMBDA_RUNTIME_API") + "/2018-06-01/runtime/init/error"
-	req, failed := http.NewRequestWithContext( //nolint:gosec // Lambda names the host
-		ctx, http.MethodPost, url, bytes.NewReader(body))
-	if failed == nil {
-		direct := http.Client{Transport: &http.Transport{}} // not through a proxy that the environment names
-		if res, failed := direct.Do(req); failed == nil {   //nolint:gosec // the same
-			_ = res.Body.Close()
-		}
-	}
-	cancel()
-	os.Exit(1)
 }

@@ -1,4 +1,4 @@
-package awsio_test
+package function_test
 
 import (
 	"bytes"
@@ -17,9 +17,8 @@ import (
 	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/streams/awsio"
+	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/streams/delivery"
-	"github.com/sluicelimits/sluice/streams/publisher"
 )
 
 // topic is a stand-in for the used part of SNS, which refuses what SNS refuses.
@@ -66,8 +65,8 @@ func (s *topic) PublishBatch(_ context.Context, in *sns.PublishBatchInput,
 	return out, nil
 }
 
-func message(body string) publisher.Message {
-	return publisher.Message{Body: []byte(body),
+func message(body string) events.Message {
+	return events.Message{Body: []byte(body),
 		Attributes: events.Attributes(events.Header{Type: events.PlanChanged, Version: 1})}
 }
 
@@ -76,8 +75,8 @@ func message(body string) publisher.Message {
 func TestPublish(t *testing.T) {
 	s := &topic{t: t}
 	largest := strings.Repeat("x", events.MaxBytes)
-	if errs := awsio.NewTopic(s, "arn:t").Publish(t.Context(),
-		[]publisher.Message{message("one"), message(largest)}); errs != nil {
+	if errs := function.NewTopic(s, "arn:t").Publish(t.Context(),
+		[]events.Message{message("one"), message(largest)}); errs != nil {
 		t.Fatal(errs)
 	}
 	if len(s.taken) != 2 || *s.taken[0].Message != "one" ||
@@ -115,14 +114,14 @@ func TestPublishInPart(t *testing.T) {
 				}
 				return out
 			}}
-			errs := awsio.NewTopic(s, "arn:t").Publish(t.Context(),
-				[]publisher.Message{message("a"), message("b"), message("c")})
+			errs := function.NewTopic(s, "arn:t").Publish(t.Context(),
+				[]events.Message{message("a"), message("b"), message("c")})
 			var got []string
 			for _, err := range errs {
 				switch {
 				case err == nil:
 					got = append(got, "taken")
-				case errors.Is(err, publisher.ErrRefused):
+				case errors.Is(err, events.ErrRefused):
 					got = append(got, "refused")
 				default:
 					got = append(got, "again")
@@ -139,21 +138,21 @@ func TestPublishInPart(t *testing.T) {
 // one message that SNS refuses in a batch does not stop the others.
 func TestPublishFails(t *testing.T) {
 	s := &topic{t: t, err: &snstypes.InvalidParameterException{Message: aws.String("m")}}
-	topic := awsio.NewTopic(s, "arn:t")
+	topic := function.NewTopic(s, "arn:t")
 	for n := 1; n <= 2; n++ {
-		errs := topic.Publish(t.Context(), []publisher.Message{message("a"), message("b")}[:n])
-		if len(errs) != n || errs[0] == nil || errors.Is(errs[0], publisher.ErrRefused) {
+		errs := topic.Publish(t.Context(), []events.Message{message("a"), message("b")}[:n])
+		if len(errs) != n || errs[0] == nil || errors.Is(errs[0], events.ErrRefused) {
 			t.Errorf("%d messages: %v", n, errs)
 		}
 	}
 	s.err = &snstypes.ThrottledException{}
 	// 1 and 3 before it
-	if errs := topic.Publish(t.Context(), []publisher.Message{message("a"), message("b")}); len(errs) != 2 ||
+	if errs := topic.Publish(t.Context(), []events.Message{message("a"), message("b")}); len(errs) != 2 ||
 		errs[1] == nil || s.calls != 5 {
 		t.Errorf("throttled: %v, after %d calls", errs, s.calls)
 	}
 	s.err, s.bad = nil, "b"
-	errs := topic.Publish(t.Context(), []publisher.Message{message("a"), message("b"), message("c")})
+	errs := topic.Publish(t.Context(), []events.Message{message("a"), message("b"), message("c")})
 	if len(errs) != 3 || errs[0] != nil || errs[1] == nil || errs[2] != nil || len(s.taken) != 2 {
 		t.Errorf("one of three: %v, %d taken", errs, len(s.taken))
 	}
@@ -179,7 +178,7 @@ func (q *queue) SendMessage(_ context.Context, in *sqs.SendMessageInput,
 // Guarantees that dead letters can be read from the queue, and that a queue that fails is an error.
 func TestKeep(t *testing.T) {
 	q := &queue{}
-	k := awsio.NewQueue(q, "https://q")
+	k := function.NewQueue(q, "https://q")
 	i := delivery.DeadLetter{By: "applier", ID: "m1", Reason: "why", At: time.Unix(0, 0),
 		Data: bytes.Repeat([]byte("x"), 1<<20)}
 	if err := k.Keep(t.Context(), i); err != nil {
@@ -201,7 +200,7 @@ func TestRegion(t *testing.T) {
 		"arn:aws:dynamodb:eu-west-1:123456789012:table/config": "eu-west-1", "config": "", "": "", "arn:aws:s3": "",
 		"arn:aws-cn:sns:cn-north-1:123456789012:topic": "cn-north-1",
 	} {
-		if got := awsio.Region(in); got != want {
+		if got := function.Region(in); got != want {
 			t.Errorf("Region(%q) = %q, want %q", in, got, want)
 		}
 	}
@@ -246,12 +245,12 @@ func TestDelay(t *testing.T) {
 		delays[i] = delivery.Delay{Receipt: fmt.Sprint("r", i), After: time.Duration(i) * time.Second}
 	}
 	r := &received{t: t, after: map[string]int32{}, err: errors.New("refused by the test")}
-	if err := awsio.NewDelayer(r, "https://q").Delay(t.Context(), delays); err != nil || len(r.after) != 25 ||
+	if err := function.NewDelayer(r, "https://q").Delay(t.Context(), delays); err != nil || len(r.after) != 25 ||
 		r.after["r24"] != 24 {
 		t.Errorf("%v, %v", r.after, err)
 	}
 	r.after, r.failed, delays[3].Receipt = map[string]int32{}, "r12", "away"
-	err := awsio.NewDelayer(r, "https://q").Delay(t.Context(), delays)
+	err := function.NewDelayer(r, "https://q").Delay(t.Context(), delays)
 	if err == nil || !strings.Contains(err.Error(), "11 of 25 messages: ReceiptHandleIsInvalid: expired") {
 		t.Errorf("the error is %v", err)
 	}
