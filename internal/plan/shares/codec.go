@@ -12,20 +12,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// ErrLayout says that a document, placement or state has a layout that this version of the software does not know.
+// ErrLayout says that a placement or state has a layout that this version of the software does not know.
 var ErrLayout = errors.New("unknown layout")
 
-// DecodeDocument reads a document strictly: unknown members, wrong order and values out of bounds are errors that name
-// the place.
-func DecodeDocument(text []byte) (*Document, error) {
-	d := &Document{}
-	if err := decode("shares document", text, d, &d.Version, d.check); err != nil {
-		return nil, err
-	}
-	return d, nil
-}
-
-// DecodePlacement reads a placement as strictly as DecodeDocument reads a document.
+// DecodePlacement reads a placement as strictly as DecodeState reads a state.
 func DecodePlacement(text []byte) (*Placement, error) {
 	p := &Placement{}
 	if err := decode("placement", text, p, &p.Version, p.check); err != nil {
@@ -47,7 +37,8 @@ func ReadPlacement(key string, text []byte) (*Placement, error) {
 	return p, nil
 }
 
-// DecodeState reads a state as strictly as DecodeDocument reads a document.
+// DecodeState reads a state strictly: unknown members, wrong order and values out of bounds are errors that name the
+// place.
 func DecodeState(text []byte) (*State, error) {
 	s := &State{}
 	if err := decode("state of the shares", text, s, &s.Version, s.check); err != nil {
@@ -267,19 +258,6 @@ func checkPlacements(placements []Placement, phase Phase, epoch int64) error {
 		}
 	}
 	return nil
-}
-
-func (d *Document) check() error {
-	if err := checkHead(d.Epoch, d.Phase, d.SkewMicros); err != nil {
-		return err
-	}
-	if err := checkCells("members", d.Members); err != nil {
-		return err
-	}
-	if err := checkGenerations(d.Generations, d.Phase, d.Epoch); err != nil {
-		return err
-	}
-	return checkPlacements(d.Placements, d.Phase, d.Epoch)
 }
 
 func (p *Placement) check() error { return p.checkIn(false) }

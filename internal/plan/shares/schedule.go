@@ -255,7 +255,7 @@ func stepAt(steps []step, at int64) amount {
 func (v *View) part(e *era, plan string, t *limit.Tier) amount {
 	all := amountOf(t)
 	if e.keptIn(plan, t.Limit()) != "" {
-		if slices.ContainsFunc(e.cells, func(w Weight) bool { return w.Cell == v.cell }) {
+		if serves(e.cells, v.cell) {
 			return all
 		}
 		return amount{}

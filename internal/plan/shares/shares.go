@@ -79,11 +79,12 @@ package shares
 
 import (
 	"math"
+	"slices"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Layout is the version of the JSON of documents, placements and states.
+// Layout is the version of the JSON of placements and states.
 const Layout = 2
 
 // Bounds. A state is stored as one item of the control tables, whose body may have 200 KB (204,800 bytes), and is sent
@@ -122,17 +123,8 @@ const (
 	Steady Phase = "steady" // no transition
 )
 
-func (p Phase) order() int64 {
-	switch p {
-	case Shrink:
-		return 0
-	case Grow:
-		return 1
-	case Steady:
-		return 2
-	}
-	return -1
-}
+// order returns the number of the phase, or -1 if there is no such phase.
+func (p Phase) order() int64 { return int64(slices.Index([]Phase{Shrink, Grow, Steady}, p)) }
 
 // Weight is the weight of a cell that serves.
 type Weight struct {
@@ -196,17 +188,6 @@ type Document struct {
 
 // Revision orders documents: the document with the higher revision is newer. Documents of equal revision are equal.
 func (d *Document) Revision() int64 { return d.Epoch*3 + d.Phase.order() }
-
-// Serves reports whether the cell has a share or is to have one. Before a cell acknowledges the first document in
-// which it serves, it must store every existing placement, since earlier placements were not sent to it.
-func (d *Document) Serves(cell string) bool {
-	for _, w := range d.Generations[len(d.Generations)-1].Cells {
-		if w.Cell == cell {
-			return true
-		}
-	}
-	return false
-}
 
 // View says what one cell may grant to one tenant. It is immutable. A nil View grants everything: it is for a cell
 // that is the only one.
@@ -275,15 +256,8 @@ func (v *View) era(g *Generation, p *Placed) era {
 	e := era{from: laterFrom(g.From, p.From), homeFrom: laterFrom(g.homeFrom(), p.homeFrom()), cells: g.Cells,
 		pinned: p.Cells, homed: g.Homed, homedBy: p.Homed}
 	if len(p.Cells) > 0 {
-		e.cells = make([]Weight, 0, len(p.Cells))
-		for _, w := range g.Cells {
-			for _, cell := range p.Cells {
-				if cell == w.Cell {
-					e.cells = append(e.cells, w)
-					break
-				}
-			}
-		}
+		e.cells = slices.DeleteFunc(slices.Clone(g.Cells),
+			func(w Weight) bool { return !slices.Contains(p.Cells, w.Cell) })
 	}
 	e.home = homeOf(v.tenant, e.cells, p.Cells)
 	return e
@@ -331,10 +305,8 @@ func (v *View) Homed(plan string, l *limit.Limit) bool {
 // hashing: a cell that joins only takes tenants over, and a cell that leaves only gives its own tenants away).
 func homeOf(tenant string, serving []Weight, pinned []string) string {
 	for _, cell := range pinned {
-		for _, w := range serving {
-			if w.Cell == cell {
-				return cell
-			}
+		if serves(serving, cell) {
+			return cell
 		}
 	}
 	best, most := "", uint64(0)
@@ -344,6 +316,10 @@ func homeOf(tenant string, serving []Weight, pinned []string) string {
 		}
 	}
 	return best
+}
+
+func serves(cells []Weight, cell string) bool {
+	return slices.ContainsFunc(cells, func(w Weight) bool { return w.Cell == cell })
 }
 
 // hash is FNV-1a over both names, the first of which contains no zero byte, and a final mix. All cells must compute

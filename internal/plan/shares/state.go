@@ -1,6 +1,7 @@
 package shares
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -16,15 +17,8 @@ type Settings struct {
 }
 
 func (c Settings) orDefaults() Settings {
-	for _, d := range []struct {
-		at    *time.Duration
-		usual time.Duration
-	}{{&c.Copy, 2 * time.Second}, {&c.Lease, 10 * time.Second}, {&c.Decision, time.Second}, {&c.Skew, limit.MaxSkew}} {
-		if *d.at == 0 {
-			*d.at = d.usual
-		}
-	}
-	return c
+	return Settings{Copy: cmp.Or(c.Copy, 2*time.Second), Lease: cmp.Or(c.Lease, 10*time.Second),
+		Decision: cmp.Or(c.Decision, time.Second), Skew: cmp.Or(c.Skew, limit.MaxSkew)}
 }
 
 // Grace returns the time between the last acknowledgement of a shrink and the growth: 18 s by default.
@@ -130,7 +124,8 @@ func (s *State) Awaited() []string {
 }
 
 func (s *State) member(cell string) (int, bool) {
-	return slices.BinarySearchFunc(s.Members, cell, func(m Member, cell string) int { return compare(m.Cell, cell) })
+	return slices.BinarySearchFunc(s.Members, cell,
+		func(m Member, cell string) int { return cmp.Compare(m.Cell, cell) })
 }
 
 // clone returns a copy that shares no memory with s.
@@ -174,14 +169,4 @@ func (p Placement) clone() Placement {
 		p.Generations[i].Homed = slices.Clone(p.Generations[i].Homed)
 	}
 	return p
-}
-
-func compare(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }

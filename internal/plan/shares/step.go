@@ -1,6 +1,7 @@
 package shares
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -304,10 +305,7 @@ func (b *balancer) target() Generation {
 }
 
 func comparePlanLimits(a, b PlanLimit) int {
-	if c := compare(a.Plan, b.Plan); c != 0 {
-		return c
-	}
-	return compare(a.Limit, b.Limit)
+	return cmp.Or(cmp.Compare(a.Plan, b.Plan), cmp.Compare(a.Limit, b.Limit))
 }
 
 func sameShares(a, b *Generation) bool {

@@ -267,19 +267,18 @@ func (w *world) spread(d *Document) {
 		return
 	}
 	w.published++
-	got, err := DecodeDocument(mustJSON(w.t, d))
-	if err != nil {
-		w.t.Fatalf("a document cannot be read: %v", err)
-	}
 	for _, id := range w.order {
-		w.send(message{to: id, doc: got})
+		w.send(message{to: id, doc: d})
 	}
 }
+
+// lastOf returns the cells that serve in the newest generation.
+func lastOf(d *Document) []Weight { return d.Generations[len(d.Generations)-1].Cells }
 
 // apply does what a cell's applier does: it applies newer documents, and placements before a document without them.
 func (w *world) apply(c *cell, d *Document) {
 	if c.doc == nil || d.Revision() > c.doc.Revision() {
-		if d.Serves(c.id) && (c.doc == nil || !c.doc.Serves(c.id)) {
+		if serves(lastOf(d), c.id) && (c.doc == nil || !serves(lastOf(c.doc), c.id)) {
 			for tenant, p := range w.stored {
 				c.placements[tenant] = p
 			}
