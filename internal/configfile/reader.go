@@ -335,7 +335,8 @@ func (r *Reader) Object(v Value, s *Schema) (Object, bool) {
 			}
 			continue
 		}
-		if r.twice(k, key, first) {
+		if first != nil {
+			r.Problem(k, "key %s is there twice, first at line %d", Quote(key), first.Node.Line)
 			continue
 		}
 		path := key
@@ -365,14 +366,6 @@ func (r *Reader) known(k Value, key string, s *Schema) (known bool, meant string
 		r.Problem(k, "unknown key %s in %s; known: %s", Quote(key), s.What, strings.Join(s.Keys, ", "))
 	}
 	return false, meant
-}
-
-func (r *Reader) twice(k Value, key string, first *Entry) bool {
-	if first == nil {
-		return false
-	}
-	r.Problem(k, "key %s is there twice, first at line %d", Quote(key), first.Node.Line)
-	return true
 }
 
 // List reads a list. What names its items, as in "limits".

@@ -1,6 +1,9 @@
 package configfile
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // Nearest is the word that was probably meant: equal but for case or separators, or within a third of its letters; ""
 // where none is.
@@ -16,6 +19,14 @@ func Nearest(got string, words []string) string {
 		}
 	}
 	return best
+}
+
+// DidYouMean is " (did you mean …?)" with the nearest of the words, or "".
+func DidYouMean(got string, words []string) string {
+	if near := Nearest(got, words); near != "" {
+		return " (did you mean " + strconv.Quote(near) + "?)"
+	}
+	return ""
 }
 
 func fold(s string) string {

@@ -92,18 +92,18 @@ func (r *reader) reportRefused(s *spec, err error, layer *place) {
 			r.problemAt(s.from, "%v", one)
 			continue
 		}
+		m, at := s.locate(fe)
 		if fe.Tier >= 0 {
 			if t := &s.tiers[fe.Tier]; t.amount.bad || t.period.bad || t.burst.bad || t.every.bad {
 				continue
 			}
-		} else if s.fieldNamed(fe.Field).bad {
+		} else if m.bad {
 			continue
 		}
-		at, exact := s.locate(fe)
 		if layer != nil && (at.Doc != layer.Doc || at.layer != layer.layer) {
-			at, exact = *layer, false
+			at, m.set = *layer, false
 		}
-		if exact {
+		if m.set {
 			r.problemAt(at, "%s", fe.Reason)
 		} else {
 			r.problemAt(at, "%s: %s", fe.Field, fe.Reason)
@@ -119,44 +119,36 @@ type mark struct {
 
 func markOf[T any](f *field[T]) mark { return mark{f.set, f.bad, f.from} }
 
-// fieldNamed returns the limit's own field that has this name in limit.New.
-func (s *spec) fieldNamed(name string) mark {
-	for _, k := range limitKeys.keys {
-		if k.name == name && k.into != nil {
-			return k.mark(s)
+// markNamed returns the mark of the key of that name.
+func (m *mapping[S]) markNamed(name string, s *S) (mark, bool) {
+	for _, k := range m.keys {
+		if k.name == name && k.mark != nil {
+			return k.mark(s), true
 		}
 	}
-	return mark{set: true, from: s.tiersAt}
+	return mark{}, false
 }
 
-// locate returns the place of the field that limit.New refused, and true; or, if the field is not set, the place of
-// the limit or tier around it, and false.
-func (s *spec) locate(fe *limit.FieldError) (place, bool) {
-	m, parent := mark{}, s.from
-	if fe.Tier < 0 {
-		m = s.fieldNamed(fe.Field)
-	} else {
+// locate returns the mark of the field that limit.New refused, and its place; if the field is not set, the place of the
+// limit or tier around it.
+func (s *spec) locate(fe *limit.FieldError) (m mark, at place) {
+	at = s.from
+	m, ok := limitKeys.markNamed(fe.Field, s)
+	if fe.Tier >= 0 {
 		t := &s.tiers[fe.Tier]
-		parent = t.from
-		switch fe.Field {
-		case "period":
-			m = markOf(&t.period)
-		case "threshold", "rate", "units":
-			m = markOf(&t.amount)
-		case "burst":
-			m = markOf(&t.burst)
-		case "every":
-			m = markOf(&t.every)
-		case "algorithm":
-			m = markOf(&s.algorithm)
-		case "buckets":
-			m = markOf(&s.buckets)
+		at = t.from
+		if of, ok := tierKeys.markNamed(fe.Field, t); ok {
+			m = of
+		} else if of, ok := quotaKeys.markNamed(fe.Field, t); ok {
+			m = of
 		}
+	} else if !ok {
+		m = mark{set: true, from: s.tiersAt}
 	}
 	if m.set {
-		return m.from, true
+		at = m.from
 	}
-	return parent, false
+	return m, at
 }
 
 // applyBoost returns the limit with every amount multiplied by the boost's factor and rounded down.
@@ -194,7 +186,7 @@ func (r *reader) warn(s *spec, e *Effective) {
 	for i := range e.Limit.Tiers {
 		t := &e.Limit.Tiers[i]
 		if e.Cost.Max > t.Capacity() {
-			at, _ := s.locate(&limit.FieldError{Tier: i, Field: t.Algorithm.AmountField()})
+			_, at := s.locate(&limit.FieldError{Tier: i, Field: t.Algorithm.AmountField()})
 			which, cost := "largest", e.Cost.Max
 			if e.Cost.Default > t.Capacity() {
 				which, cost = "usual", e.Cost.Default

@@ -3,7 +3,7 @@ package plan
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -75,12 +75,14 @@ func split(now time.Time, sources []Source) (*splitter, error) {
 
 // split divides sources that parse has found valid.
 func (r *reader) split(raw *rawConfig) *splitter {
-	s := splitter{settings: map[string]any{}, slas: raw.slas != nil, slasAt: -1}
+	s := splitter{lists: map[string][]Document{}, settings: map[string]any{}, slas: raw.slas != nil, slasAt: -1,
+		slaLimits: []any{}}
 	for _, d := range r.documents {
 		s.source(d.Root)
 	}
 	if s.slasAt >= 0 {
-		s.plans[s.slasAt] = newDocument(KindPlan, slasPlan, map[string]any{"id": slasPlan, "limits": s.slaLimits})
+		s.lists["plans"][s.slasAt] = newDocument(KindPlan, slasPlan,
+			map[string]any{"id": slasPlan, "limits": s.slaLimits})
 	}
 	return &s
 }
@@ -88,7 +90,7 @@ func (r *reader) split(raw *rawConfig) *splitter {
 // documents returns the documents in the order of [Split].
 func (s *splitter) documents() []Document {
 	settings := newDocument(KindSettings, SettingsID, s.settings)
-	return slices.Concat(s.plans, []Document{settings}, s.tenants, s.keys)
+	return slices.Concat(s.lists["plans"], []Document{settings}, s.lists["tenants"], s.lists["keys"])
 }
 
 // JSON parses the sources as one configuration, as [ParseAt] does, and writes it as one plans file in canonical JSON:
@@ -100,39 +102,33 @@ func JSON(now time.Time, sources ...Source) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	sections := map[string][]byte{}
+	var sections []string
 	for key, value := range s.settings {
-		sections[key] = appendJSON(nil, value)
+		section := canonicalJSON(map[string]any{key: value})
+		sections = append(sections, string(section[1:len(section)-1]))
 	}
-	for _, d := range slices.Concat(s.plans, s.tenants, s.keys) {
-		list := append(sections[string(d.Kind)+"s"], ",\n"...)
-		sections[string(d.Kind)+"s"] = append(list, d.Body...)
-	}
-	var out []byte
-	for i, key := range slices.Sorted(maps.Keys(sections)) {
-		if i > 0 {
-			out = append(out, ",\n"...)
+	for section, documents := range s.lists {
+		bodies := make([][]byte, len(documents))
+		for i, d := range documents {
+			bodies[i] = d.Body
 		}
-		text := sections[key]
-		if list, ok := bytes.CutPrefix(text, []byte(",")); ok {
-			text = slices.Concat([]byte("["), list, []byte("\n]"))
-		}
-		out = append(append(events.AppendString(out, key), ':'), text...)
+		sections = append(sections, fmt.Sprintf("%q:[\n%s\n]", section, bytes.Join(bodies, []byte(",\n"))))
 	}
-	return slices.Concat([]byte("{"), out, []byte("}\n")), nil
+	slices.Sort(sections)
+	return []byte("{" + strings.Join(sections, ",\n") + "}\n"), nil
 }
 
 // splitter divides valid sources into documents.
 type splitter struct {
-	plans, tenants, keys []Document
-	settings             map[string]any
-	slas                 bool  // the sources have an SLA form; it is the plan of tenants without one
-	slasAt               int   // index of the SLA form's plan in plans; -1 until the form is read
-	slaLimits            []any // the SLAs of all sources, as limits
+	lists     map[string][]Document // by section: plans, tenants, keys
+	settings  map[string]any
+	slas      bool  // the sources have an SLA form; it is the plan of tenants without one
+	slasAt    int   // index of the SLA form's plan in the plans; -1 until the form is read
+	slaLimits []any // the SLAs of all sources, as limits
 }
 
 func newDocument(kind Kind, id string, body map[string]any) Document {
-	return Document{Kind: kind, ID: id, Body: appendJSON(nil, body)}
+	return Document{Kind: kind, ID: id, Body: canonicalJSON(body)}
 }
 
 func (s *splitter) source(root *configfile.Node) {
@@ -140,23 +136,19 @@ func (s *splitter) source(root *configfile.Node) {
 		key, section := root.Content[i].Text, tree("", root.Content[i+1])
 		list, _ := section.([]any)
 		switch key {
-		case "plans":
-			s.plans = appendDocuments(s.plans, KindPlan, list)
-		case "tenants":
-			if s.slas {
-				for _, one := range list {
-					if t := one.(map[string]any); t["plan"] == nil {
-						t["plan"] = slasPlan
-					}
+		case "plans", "tenants", "keys":
+			for _, one := range list {
+				body := one.(map[string]any)
+				if key == "tenants" && s.slas && body["plan"] == nil {
+					body["plan"] = slasPlan
 				}
+				s.lists[key] = append(s.lists[key],
+					newDocument(Kind(strings.TrimSuffix(key, "s")), body["id"].(string), body))
 			}
-			s.tenants = appendDocuments(s.tenants, KindTenant, list)
-		case "keys":
-			s.keys = appendDocuments(s.keys, KindKey, list)
 		case "slas":
 			if s.slasAt < 0 {
-				s.slasAt = len(s.plans)
-				s.plans = append(s.plans, Document{}) // split puts the plan here when every source is read
+				s.slasAt = len(s.lists["plans"])
+				s.lists["plans"] = append(s.lists["plans"], Document{}) // split puts the plan here at the end
 			}
 			for _, one := range list {
 				s.slaLimits = append(s.slaLimits, slaAsLimit(one.(map[string]any)))
@@ -174,15 +166,7 @@ func (s *splitter) source(root *configfile.Node) {
 	}
 }
 
-func appendDocuments(to []Document, kind Kind, list []any) []Document {
-	for _, one := range list {
-		body := one.(map[string]any)
-		to = append(to, newDocument(kind, body["id"].(string), body))
-	}
-	return to
-}
-
-// slaAsLimit writes an entry of the SLA form as the limit that it stands for; see reader.sla.
+// slaAsLimit writes an entry of the SLA form as the limit that it stands for; see reader.limit.
 func slaAsLimit(sla map[string]any) map[string]any {
 	sla["per"] = "endpoint"
 	if on, ok := sla["enabled"].(bool); ok {
@@ -235,36 +219,10 @@ func canonicalNumber(text string) string {
 	return whole
 }
 
-// appendJSON writes what tree returns in canonical form: every key of a plans file is ASCII, so sorting by bytes is
-// sorting by UTF-16 code units.
-func appendJSON(b []byte, v any) []byte {
-	switch v := v.(type) {
-	case map[string]any:
-		b = append(b, '{')
-		for i, key := range slices.Sorted(maps.Keys(v)) {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(events.AppendString(b, key), ':')
-			b = appendJSON(b, v[key])
-		}
-		return append(b, '}')
-	case []any:
-		b = append(b, '[')
-		for i, one := range v {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendJSON(b, one)
-		}
-		return append(b, ']')
-	case bool:
-		return strconv.AppendBool(b, v)
-	case json.Number:
-		return append(b, v...)
-	default:
-		return events.AppendString(b, v.(string))
-	}
+// canonicalJSON writes an object that tree has returned, which always has a canonical form.
+func canonicalJSON(object any) []byte {
+	text, _ := events.MarshalCanonical(object)
+	return text
 }
 
 // open reads the body. The value is valid only if its Node is not nil.
@@ -299,31 +257,33 @@ func parseBody(body []byte) (*configfile.Node, *Problem) {
 	return root, nil
 }
 
-// finish returns the problems that were found in the document, among them an id that is not the document's.
-func (d Document) finish(r *reader, id field[string]) error {
-	if r.Found() == 0 && id.v != d.ID {
-		r.problemAt(id.from, "the document's id is %s, want %s", configfile.Quote(id.v), configfile.Quote(d.ID))
+// compile reads the document with the function read, which returns the id that it found. It is a problem if the id is
+// not the document's.
+func compile[T any](d Document, kind Kind, read func(*reader, value) (T, field[string])) (T, error) {
+	r, v := d.open(kind)
+	if v.Node != nil {
+		out, id := read(r, v)
+		if r.Found() == 0 && id.v != d.ID {
+			r.problemAt(id.from, "the document's id is %s, want %s", configfile.Quote(id.v), configfile.Quote(d.ID))
+		}
+		if r.dropTrees(); r.Found() == 0 {
+			return out, nil
+		}
 	}
-	r.dropTrees()
-	return r.Err()
+	var none T
+	return none, r.Err()
 }
 
 // CompilePlan makes a plan of a document. The error is an *Error whose problems have the document's name in place of a
 // file's.
 func CompilePlan(d Document) (*Plan, error) {
-	r, v := d.open(KindPlan)
-	if v.Node == nil {
-		return nil, r.Err()
-	}
-	raw, ok := r.plan(v)
-	if !ok {
-		return nil, r.Err()
-	}
-	p := r.buildPlan(raw, nil)
-	if err := d.finish(r, raw.id); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return compile(d, KindPlan, func(r *reader, v value) (*Plan, field[string]) {
+		raw, ok := r.plan(v)
+		if !ok {
+			return nil, field[string]{}
+		}
+		return r.buildPlan(raw, nil), raw.id
+	})
 }
 
 // TenantDocument is a tenant that is read but not yet resolved against its plan. It is immutable.
@@ -332,18 +292,13 @@ type TenantDocument struct{ raw *rawTenant }
 // ReadTenant reads the document of a tenant, as far as that is possible without the tenant's plan. It does not check
 // how long a boost without a from lasts: that is checked when the document is written. The error is an *Error.
 func ReadTenant(d Document) (*TenantDocument, error) {
-	r, v := d.open(KindTenant)
-	if v.Node == nil {
-		return nil, r.Err()
-	}
-	raw := r.tenant(v)
-	if raw == nil {
-		return nil, r.Err()
-	}
-	if err := d.finish(r, raw.id); err != nil {
-		return nil, err
-	}
-	return &TenantDocument{raw}, nil
+	return compile(d, KindTenant, func(r *reader, v value) (*TenantDocument, field[string]) {
+		raw, ok := r.tenant(v)
+		if !ok {
+			return nil, field[string]{}
+		}
+		return &TenantDocument{raw}, raw.id
+	})
 }
 
 // PlanID returns the id of the plan that Compile needs; "" if the tenant has no plan.
@@ -407,7 +362,8 @@ func (s *Settings) IPLimits() *Set { return s.ipLimits }
 // MinIPv6Prefix..MaxIPv6Prefix.
 func (s *Settings) IPv6Prefix() int { return s.prefix }
 
-// AnonymousPlan returns the id of the plan of calls without a credential, or "". The plan need not exist.
+// AnonymousPlan returns the id of the plan of calls without a credential, or "". Of a document, the plan need not
+// exist.
 func (s *Settings) AnonymousPlan() string { return s.anonymous }
 
 // Routes describes the declared routes, as in "GET, PUT /product/*", in the order of the document. No two of them are
@@ -421,23 +377,25 @@ func (s *Settings) Routes() []string {
 	return out
 }
 
-// Routed reports whether the request is for a declared route. It returns true for every request if no routes are
-// declared.
+// Routed reports whether the request is for a declared route. If its path can be read in several ways, each reading
+// must match a declared route. If no routes are declared, Routed returns true for every request.
 func (s *Settings) Routed(method string, path *route.Path) bool {
-	return routed(s.routes, method, path)
+	return s.routes == nil || s.routes.MatchesEveryForm(method, path)
 }
 
 // CompileSettings makes the settings of a document. The error is an *Error.
 func CompileSettings(d Document) (*Settings, error) {
-	r, v := d.open(KindSettings)
-	if v.Node == nil {
-		return nil, r.Err()
-	}
+	return compile(d, KindSettings, func(r *reader, v value) (*Settings, field[string]) {
+		return r.settings(v), field[string]{v: SettingsID, from: placeOf(v, "")}
+	})
+}
+
+func (r *reader) settings(v value) *Settings {
+	s := NoSettings()
 	o, ok := r.Object(v, &settingsKeys.schema)
 	if !ok {
-		return nil, r.Err()
+		return s
 	}
-	s := NoSettings()
 	if v, ok := o.Get("anonymousPlan"); ok {
 		s.anonymous, _ = r.id(v)
 	}
@@ -454,25 +412,14 @@ func CompileSettings(d Document) (*Settings, error) {
 			s.routes, s.rules = route.NewIndex(rules), rules
 		}
 	}
-	if err := d.finish(r, field[string]{v: SettingsID, from: placeOf(v, "")}); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s
 }
 
 // CompileKey makes the stored API key of a document. The tenant of the key need not exist. The error is an *Error.
 func CompileKey(d Document) (*Key, error) {
-	r, v := d.open(KindKey)
-	if v.Node == nil {
-		return nil, r.Err()
-	}
-	raw, ok := r.key(v)
-	if !ok {
-		return nil, r.Err()
-	}
-	if err := d.finish(r, raw.id); err != nil {
-		return nil, err
-	}
-	k := raw.key()
-	return &k, nil
+	return compile(d, KindKey, func(r *reader, v value) (*Key, field[string]) {
+		raw, _ := r.key(v)
+		k := raw.key()
+		return &k, raw.id
+	})
 }

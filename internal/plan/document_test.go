@@ -468,3 +468,14 @@ func TestUnescapedBodies(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that an empty SLA form is the document of a plan without limits, which a cell can read.
+func TestEmptySLAForm(t *testing.T) {
+	documents, err := plan.Split(noon, configyaml.Source("f.yaml", []byte("slas: []\n")))
+	if err != nil || len(documents) == 0 || string(documents[0].Body) != `{"id":"slas","limits":[]}` {
+		t.Fatalf("Split of an empty form = %s, %v; want the plan slas without limits", documents, err)
+	}
+	if _, err := plan.CompilePlan(documents[0]); err != nil {
+		t.Errorf("CompilePlan of the empty form: %v, want no error", err)
+	}
+}

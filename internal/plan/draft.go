@@ -4,7 +4,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
@@ -66,7 +65,7 @@ func (d *Draft) Check(b Base) error {
 		c.own[p.ID] = p
 		c.ids = append(c.ids, p.ID)
 	}
-	rules := d.raw.rules
+	rules := d.raw.config.rules
 	if b.Settings != nil && len(rules) > 0 {
 		rules = slices.Concat(rules, b.Settings.rules)
 	}
@@ -107,11 +106,8 @@ func (c *checker) plan(f field[string]) *Plan {
 	if there {
 		return p
 	}
-	hint := ""
-	if near := configfile.Nearest(f.v, c.ids); near != "" {
-		hint = " (did you mean " + strconv.Quote(near) + "?)"
-	}
-	c.r.problemAt(f.from, "there is no plan %s, %s%s", configfile.Quote(f.v), c.nowhere, hint)
+	c.r.problemAt(f.from, "there is no plan %s, %s%s", configfile.Quote(f.v), c.nowhere,
+		configfile.DidYouMean(f.v, c.ids))
 	return nil
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// methodNames are the standard methods, in the order of methodNumber.
+// methodNames are the standard methods.
 var methodNames = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
 
 // match says which requests a limit counts, or a route serves.

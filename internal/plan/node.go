@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -161,10 +160,7 @@ func choice[T any](r *reader, v value, parse func(string) (T, bool), words []str
 	if got, ok := parse(s); ok {
 		return got, true
 	}
-	hint := ""
-	if near := configfile.Nearest(s, words); near != "" {
-		hint = fmt.Sprintf(" (did you mean %q?)", near)
-	}
-	r.Problem(v, "unknown %s%s; want one of %s", configfile.Quote(s), hint, strings.Join(words, ", "))
+	r.Problem(v, "unknown %s%s; want one of %s", configfile.Quote(s), configfile.DidYouMean(s, words),
+		strings.Join(words, ", "))
 	return zero, false
 }

@@ -35,8 +35,7 @@ func ParseAt(now time.Time, sources ...Source) (*Config, error) {
 
 // parse reads the sources and resolves the ids in them. The syntax trees stay in memory until dropTrees is called.
 func (r *reader) parse(sources []Source) (*rawConfig, error) {
-	raw := &rawConfig{config: &Config{byID: map[string]*Tenant{}, ipLimits: &Set{match: emptyMatcher},
-		prefix: DefaultIPv6Prefix}}
+	raw := &rawConfig{config: &Config{byID: map[string]*Tenant{}, Settings: *NoSettings()}}
 	if len(sources) == 0 {
 		return nil, &Error{Problems: []Problem{{File: "-", Message: "no file is given"}}}
 	}
@@ -78,7 +77,6 @@ type rawConfig struct {
 	prefixes  []field[int]
 	anonymous []field[string]
 	routes    []rawRoute
-	rules     []route.Rule // of routes
 	keys      []rawKey
 }
 
@@ -141,10 +139,7 @@ func (r *reader) read(root value, raw *rawConfig) {
 		case "ipv6Prefix":
 			raw.prefixes = append(raw.prefixes, valueOf(r, e.Value, "", ipv6Prefix))
 		case "tenants":
-			tenants := each(r, e.Value, "tenants", func(v value) (*rawTenant, bool) {
-				t := r.tenant(v)
-				return t, t != nil
-			})
+			tenants := each(r, e.Value, "tenants", r.tenant)
 			raw.tenants = append(raw.tenants, tenants...)
 			file.Tenants = len(tenants)
 		case "anonymousPlan":
@@ -217,10 +212,7 @@ func reportDuplicates[T any](r *reader, items []T, what string, id func(T) field
 
 // limitsOf returns a function for each that reads the limits of one list.
 func (r *reader) limitsOf(in list, layer string, options routeOptions) func(value) (*spec, bool) {
-	return func(v value) (*spec, bool) {
-		s := r.limit(v, in, layer, options)
-		return s, s != nil
-	}
+	return func(v value) (*spec, bool) { return r.limit(v, in, layer, options) }
 }
 
 func (r *reader) plan(v value) (*rawPlan, bool) {
@@ -272,7 +264,7 @@ func (r *reader) resolve(raw *rawConfig) {
 	reportDuplicates(r, raw.plans, "plan", func(p *rawPlan) field[string] { return p.id })
 	plans := make(map[string]*Plan, len(raw.plans))
 	ids := make([]string, 0, len(raw.plans))
-	raw.rules = rules
+	c.rules = rules
 	if r.draft {
 		rules = nil // Draft.Check uses the routes of the server too
 	}
@@ -316,34 +308,38 @@ func (r *reader) buildPlan(raw *rawPlan, routes []route.Rule) *Plan {
 }
 
 func (r *reader) ipv6Prefixes(raw *rawConfig) {
-	for i, f := range raw.prefixes {
-		switch {
-		case i > 0:
-			first := raw.prefixes[0].from
-			r.problemAt(f.from, "ipv6Prefix is there twice, first at %s:%d", first.Doc.Name, first.Line)
-		case !f.bad:
-			raw.config.prefix = f.v
-			r.warnPrefix(f)
+	if f, ok := single(r, "ipv6Prefix", raw.prefixes); ok {
+		raw.config.prefix = f.v
+		r.warnPrefix(f)
+	}
+}
+
+// single returns the value of a key that may stand in one file only, and reports the others. ok: there is one, and it
+// could be read.
+func single[T any](r *reader, key string, values []field[T]) (f field[T], ok bool) {
+	for i, f := range values {
+		if first := values[0].from; i > 0 {
+			r.problemAt(f.from, "%s is there twice, first at %s:%d", key, first.Doc.Name, first.Line)
 		}
 	}
+	if len(values) == 0 {
+		return f, false
+	}
+	return values[0], !values[0].bad
 }
 
 // ipv6Prefix is the kind of the value of the key ipv6Prefix.
 var ipv6Prefix = between(MinIPv6Prefix, MaxIPv6Prefix)
 
 func (r *reader) anonymous(raw *rawConfig, plans map[string]*Plan, ids []string) {
-	for i, f := range raw.anonymous {
-		switch p := plans[f.v]; {
-		case i > 0:
-			first := raw.anonymous[0].from
-			r.problemAt(f.from, "anonymousPlan is there twice, first at %s:%d", first.Doc.Name, first.Line)
-		case f.bad:
-		case p == nil && r.draft: // Draft.Check looks for the plan on the server
-		case p == nil:
-			r.unknownPlan(f, ids)
-		default:
-			raw.config.anonymous = p
-		}
+	f, ok := single(r, "anonymousPlan", raw.anonymous)
+	switch p := plans[f.v]; {
+	case !ok:
+	case p == nil && r.draft: // Draft.Check looks for the plan on the server
+	case p == nil:
+		r.unknownPlan(f, ids)
+	default:
+		raw.config.anonymous, raw.config.Settings.anonymous = p, p.ID
 	}
 }
 
@@ -351,9 +347,9 @@ func (r *reader) unknownPlan(f field[string], ids []string) {
 	if r.plansUnread {
 		return
 	}
-	switch near := configfile.Nearest(f.v, ids); {
-	case near != "":
-		r.problemAt(f.from, "there is no plan %s (did you mean %q?)", configfile.Quote(f.v), near)
+	switch hint := configfile.DidYouMean(f.v, ids); {
+	case hint != "":
+		r.problemAt(f.from, "there is no plan %s%s", configfile.Quote(f.v), hint)
 	case len(ids) == 0:
 		r.problemAt(f.from, "there is no plan %s: no plan is defined", configfile.Quote(f.v))
 	case len(ids) > 20:

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
-	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // IPv6 addresses are counted by their network. These are the lengths of its prefix, in bits.
@@ -25,14 +24,12 @@ const (
 // Config is one loaded, valid set of plans, tenants, IP limits, routes and keys. It is immutable and safe for
 // concurrent use.
 type Config struct {
+	Settings
 	files     []File
 	plans     []*Plan
 	tenants   []*Tenant // sorted by id
 	byID      map[string]*Tenant
-	anonymous *Plan
-	ipLimits  *Set
-	prefix    int
-	routes    *route.Index // nil if no routes are declared
+	anonymous *Plan // the plan of Settings.AnonymousPlan
 	keys      []Key
 	warnings  []Problem
 }
@@ -75,29 +72,6 @@ func (c *Config) Anonymous() *Set {
 		return nil
 	}
 	return c.anonymous.set
-}
-
-// AnonymousPlan returns the id of the plan of calls without a credential, or "".
-func (c *Config) AnonymousPlan() string {
-	if c.anonymous == nil {
-		return ""
-	}
-	return c.anonymous.ID
-}
-
-// IPLimits returns the limits that are checked before authentication. The set may be empty; it is never nil.
-func (c *Config) IPLimits() *Set { return c.ipLimits }
-
-// IPv6Prefix returns the length of the prefix, in bits, by which IPv6 addresses are counted:
-// MinIPv6Prefix..MaxIPv6Prefix.
-func (c *Config) IPv6Prefix() int { return c.prefix }
-
-// Routed reports whether the request is for a declared route. If its path can be read in several ways, each reading
-// must match a declared route. If no routes are declared, Routed returns true for every request.
-func (c *Config) Routed(method string, path *route.Path) bool { return routed(c.routes, method, path) }
-
-func routed(routes *route.Index, method string, path *route.Path) bool {
-	return routes == nil || routes.MatchesEveryForm(method, path)
 }
 
 // Keys returns the API keys that the file holds (local use only).

@@ -63,27 +63,10 @@ const otherMethod = "OTHER"
 // methodNumber returns the index of the method in methodNames, or len(methodNames) for any other method. "get" counts
 // as GET, since it matches rules for GET.
 func methodNumber(method string) int {
-	switch route.CanonicalMethod(method) {
-	case "GET":
-		return 0
-	case "HEAD":
-		return 1
-	case "POST":
-		return 2
-	case "PUT":
-		return 3
-	case "DELETE":
-		return 4
-	case "CONNECT":
-		return 5
-	case "OPTIONS":
-		return 6
-	case "TRACE":
-		return 7
-	case "PATCH":
-		return 8
+	if i := slices.Index(methodNames, route.CanonicalMethod(method)); i >= 0 {
+		return i
 	}
-	return 9
+	return len(methodNames)
 }
 
 // Methods returns the methods of the limit's match; none means any method.

@@ -218,14 +218,14 @@ func ipLimitKeys() *mapping[spec] {
 	return mappingOf("a limit of ipLimits", refused, keys...)
 }
 
-// limit reads one limit of a plan, of ipLimits or of slas. It returns nil if the value is not a mapping. The options
+// limit reads one limit of a plan, of ipLimits or of slas. It returns false if the value is not a mapping. The options
 // apply where the limit's match does not set them.
-func (r *reader) limit(v value, in list, layer string, options routeOptions) *spec {
+func (r *reader) limit(v value, in list, layer string, options routeOptions) (*spec, bool) {
 	s := &spec{in: in, from: placeOf(v, layer)}
 	s.tiers = []tierSpec{{from: s.from}}
 	o, ok := r.Object(v, &limitLists[in].schema)
 	if !ok {
-		return nil
+		return nil, false
 	}
 	s.match = r.matchOf(o, layer, options)
 	if in != slaLimit {
@@ -233,7 +233,7 @@ func (r *reader) limit(v value, in list, layer string, options routeOptions) *sp
 	}
 	limitLists[in].take(r, o, s, layer)
 	if in != slaLimit {
-		return s
+		return s, true
 	}
 	// An SLA stands for fixed windows for each endpoint.
 	s.per = field[per]{v: per{"endpoint", []part{{kind: perEndpoint}}}, set: true, from: s.from}
@@ -242,5 +242,5 @@ func (r *reader) limit(v value, in list, layer string, options routeOptions) *sp
 	if v, ok := r.Required(o, "tiers", "a list of {period, threshold}"); ok {
 		s.tiers, s.tiersAt = r.tiers(v, layer), placeOf(v, layer)
 	}
-	return s
+	return s, true
 }

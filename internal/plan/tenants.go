@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -109,11 +110,11 @@ type rawTenant struct {
 	boosts    []*boost
 }
 
-func (r *reader) tenant(v value) *rawTenant {
+func (r *reader) tenant(v value) (*rawTenant, bool) {
 	t := &rawTenant{at: placeOf(v, "")}
 	o, ok := tenantKeys.read(r, v, t, "")
 	if !ok {
-		return nil
+		return nil, false
 	}
 	if o.Misspelt("plan") {
 		t.plan.set, t.plan.bad = true, true
@@ -135,7 +136,7 @@ func (r *reader) tenant(v value) *rawTenant {
 	if list, ok := o.Get("cells"); ok {
 		t.tenant.Cells = r.cells(list)
 	}
-	return t
+	return t, true
 }
 
 func (r *reader) cells(v value) []string {
@@ -165,7 +166,7 @@ func ReadOverride(src Source) ([]byte, error) {
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	return appendJSON(nil, tree("", doc.Root)), nil
+	return canonicalJSON(tree("", doc.Root)), nil
 }
 
 func (r *reader) override(v value, layer string) (*override, bool) {
@@ -285,19 +286,9 @@ type span struct {
 // Limits returns the tenant's effective limits at now: those of the plan, with overrides, then with the boosts that
 // are active. It does not allocate, since the sets between the edges of boosts are made when the file is read.
 func (t *Tenant) Limits(now time.Time) *Set {
-	if len(t.spans) == 1 {
-		return t.spans[0].set
-	}
 	at := now.UnixMicro()
-	low, high := 0, len(t.spans)
-	for high-low > 1 {
-		if mid := (low + high) / 2; t.spans[mid].from <= at {
-			low = mid
-		} else {
-			high = mid
-		}
-	}
-	return t.spans[low].set
+	after := sort.Search(len(t.spans), func(i int) bool { return t.spans[i].from > at })
+	return t.spans[max(after-1, 0)].set
 }
 
 // effective resolves a tenant against its plan. It applies the overrides, and then makes the set of each span between
@@ -372,9 +363,5 @@ func (r *reader) overridden(t *rawTenant, p *Plan) *Set {
 }
 
 func (r *reader) unknownLimit(id field[string], p *Plan) {
-	hint := ""
-	if near := configfile.Nearest(id.v, p.ids); near != "" {
-		hint = " (did you mean " + strconv.Quote(near) + "?)"
-	}
-	r.problemAt(id.from, "plan %s has no limit %s%s", p.ID, configfile.Quote(id.v), hint)
+	r.problemAt(id.from, "plan %s has no limit %s%s", p.ID, configfile.Quote(id.v), configfile.DidYouMean(id.v, p.ids))
 }

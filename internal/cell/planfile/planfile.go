@@ -91,8 +91,7 @@ func (p *Plans) load() error {
 	stored := cfg.Keys()
 	keys := make([]identity.Key, len(stored))
 	for i, k := range stored {
-		keys[i] = identity.Key{ID: k.ID, Tenant: k.Tenant, Subject: k.Subject, Hash: k.Hash, Pepper: k.Pepper,
-			ExpiresAt: k.ExpiresAt, Revoked: k.Revoked}
+		keys[i] = identity.Key(k)
 	}
 	found, err := identity.NewKeys(keys, p.c.Peppers)
 	if err != nil {
