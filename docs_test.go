@@ -19,19 +19,22 @@ func flat(code string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Guarantees that the Go code in docs/library.md is copied from the examples, which compile and run, and that the page
-// lists the same header mappings as the comment of middleware.MappedHeaders.
-func TestLibraryPage(t *testing.T) {
-	page, err := os.ReadFile("docs/library.md")
+func readFile(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return text
+}
+
+// Guarantees that the Go code in docs/library.md is copied from the examples, which compile and run, and that the page
+// lists the same header mappings as the comment of middleware.MappedHeaders.
+func TestLibraryPage(t *testing.T) {
+	page := readFile(t, "docs/library.md")
 	var examples strings.Builder
 	for _, dir := range []string{"", "middleware/", "middleware/lambdaproxy/", "redisstore/", "dynamodbstore/"} {
-		code, err := os.ReadFile(dir + "example_test.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		code := readFile(t, dir+"example_test.go")
 		examples.WriteString(flat(string(code)) + "\n")
 	}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
@@ -43,10 +46,7 @@ func TestLibraryPage(t *testing.T) {
 			t.Errorf("docs/library.md has code that is in no example:\n%s", b[1])
 		}
 	}
-	source, err := os.ReadFile("middleware/behind.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := readFile(t, "middleware/behind.go")
 	mapped := regexp.MustCompile(
 		"\\| `(overwrite:header\\.[a-z-]+)` \\| `(\\$context\\.authorizer\\.[A-Za-z]+)` \\|").FindAllStringSubmatch(
 		string(page), -1)
@@ -63,14 +63,8 @@ func TestLibraryPage(t *testing.T) {
 // Guarantees that the Go code in README.md is copied from examples/nethttp, whose tests run it, that README.md has at
 // most 120 lines, and that it shows its pictures.
 func TestReadme(t *testing.T) {
-	page, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.ReadFile("examples/nethttp/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := readFile(t, "README.md")
+	program := readFile(t, "examples/nethttp/main.go")
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) != 1 {
 		t.Fatalf("README.md has %d blocks of Go, want 1", len(blocks))
@@ -94,20 +88,14 @@ func TestReadme(t *testing.T) {
 // every row of a section names a test, and that the cases of the contract suite that it quotes exist.
 // TestDocumentedTestsExist checks that the tests exist.
 func TestGuaranteesNameTheirTests(t *testing.T) {
-	text, err := os.ReadFile("docs/guarantees.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, "docs/guarantees.md")
 	var suite strings.Builder
 	files, err := filepath.Glob("internal/limiter/limit/limittest/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		code, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		code := readFile(t, file)
 		suite.Write(code)
 	}
 	held := regexp.MustCompile("`(?:(?:Test|Fuzz)[A-Z]\\w*|controltest|make fuzz)`|`limittest` \"")
@@ -139,10 +127,7 @@ func TestGuaranteesNameTheirTests(t *testing.T) {
 // Guarantees that the pages that list the algorithms list all of them.
 func TestPagesListAlgorithms(t *testing.T) {
 	for _, page := range []string{"docs/guarantees.md", "docs/plans.md", "docs/accuracy.md"} {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := readFile(t, page)
 		for _, a := range limit.Algorithms() {
 			name := "`" + a.String() + "`"
 			// docs/plans.md describes limits with a calendar in words
@@ -160,10 +145,7 @@ func TestPagesListAlgorithms(t *testing.T) {
 
 // Guarantees that every page opens with what it is for and for whom, and that docs/README.md leads to it.
 func TestPagesSayWhatTheyAreFor(t *testing.T) {
-	index, err := os.ReadFile("docs/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	index := readFile(t, "docs/README.md")
 	pages, err := filepath.Glob("docs/*.md")
 	if err != nil || len(pages) < 20 {
 		t.Fatalf("%d pages, %v", len(pages), err)
@@ -171,10 +153,7 @@ func TestPagesSayWhatTheyAreFor(t *testing.T) {
 	pages = append(pages, "docs/runbooks/README.md", "examples/README.md", "CONTRIBUTING.md", "SECURITY.md")
 	opens := regexp.MustCompile(`^(?:<!-- .* -->\n\n)?# .*\n\n(This page (?:[^\n]+\n)+)`)
 	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := readFile(t, page)
 		first := opens.FindSubmatch(text)
 		if first == nil || !strings.Contains(strings.ReplaceAll(string(first[1]), "\n", " "), " It is for ") {
 			t.Errorf("%s does not open with \"This page …\" and \"It is for …\"", page)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
@@ -78,10 +79,7 @@ func TestNeverIsJudgedAgainstThePlan(t *testing.T) {
 	req := requestWithShare(f, 1, func(e *plan.Effective) plan.Share { // 4 of 10
 		l := *e.Limit
 		l.Tiers = []limit.Tier{{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 4, Burst: 4}}
-		part, err := limit.New(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		part := limittest.MustNew(t, l)
 		return plan.Share{Limit: part, Why: "share 2/5 of cell eu-1, epoch 3"}
 	})
 	for _, tt := range []struct {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 	"github.com/sluicelimits/sluice/redisstore"
 )
@@ -71,11 +72,8 @@ func TestNamespace(t *testing.T) {
 // a key of its own on the server, which begins as every key of the store does.
 func TestNamespacesAreInjective(t *testing.T) {
 	addr := redistest.Start(t).Addr
-	l, err := limit.New(limit.Limit{ID: "l",
+	l := limittest.MustNew(t, limit.Limit{ID: "l",
 		Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Hour}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	texts := []string{"", "a", "aa", "1", "1:", "1:a,", "t1:a,", "4:t1:a", ",", "}", "%7D", "%", "%25", "a}", "a%7D",
 		"t", "i", "0:,", "1:a,t1:a,", "\x00", "é"}
 	pairs := 0
@@ -114,11 +112,8 @@ func TestNamespacesAreInjective(t *testing.T) {
 // Guarantees that in a cluster a namespace does not put all its owners into one slot.
 func TestNamespaceSpreadsOverSlots(t *testing.T) {
 	server := redistest.Start(t)
-	l, err := limit.New(limit.Limit{ID: "l",
+	l := limittest.MustNew(t, limit.Limit{ID: "l",
 		Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Hour}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := connect(t, server.Addr, "a}b").Backend().Counters
 	for i := range 20 {
 		var d limit.Decision

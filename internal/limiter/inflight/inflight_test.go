@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
@@ -30,11 +31,8 @@ type fixture struct {
 func run(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l, err := limit.New(limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
+		l := limittest.MustNew(t, limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
 			Algorithm: limit.SlidingBuckets, Threshold: capacity, Period: holdFor, Buckets: 8}}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		f := &fixture{T: t, store: memorytest.NewFaulty(t)}
 		f.keeper = &inflight.Keeper{Store: f.store, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 		f.req = &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
@@ -142,10 +143,7 @@ func TestChangeReturnsUnits(t *testing.T) {
 					}
 					return
 				}
-				l, err := limit.New(to)
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := limittest.MustNew(t, to)
 				if d := decide(t, s, request(l), noon); !d.Allowed {
 					t.Errorf("after the change the limit denies, want it to admit: the lease of the old limit must "+
 						"not count: %+v", d.Results)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
@@ -84,10 +85,7 @@ func randomPlans(tb testing.TB, r *rand.Rand, a limit.Algorithm, alone, changed 
 			if v > 0 && len(l.Tiers) > 1 && r.IntN(3) == 0 {
 				l.Tiers = l.Tiers[:1]
 			}
-			made, err := limit.New(l)
-			if err != nil {
-				tb.Fatal(err)
-			}
+			made := limittest.MustNew(tb, l)
 			plan = append(plan, made)
 		}
 		plans = append(plans, plan)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
@@ -12,12 +13,9 @@ import (
 // are used than requested.
 func TestDenialDoesNotLowerTheEstimate(t *testing.T) {
 	below := memorytest.New(t)
-	l, err := limit.New(limit.Limit{ID: "a", MaxCost: 100, Tiers: []limit.Tier{
+	l := limittest.MustNew(t, limit.Limit{ID: "a", MaxCost: 100, Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	start := time.Unix(1_800_000_000, 0)
 	owner := limit.Owner{Kind: limit.Tenant, Name: "acme"}
 	var u supply
@@ -50,12 +48,9 @@ func TestDenialDoesNotLowerTheEstimate(t *testing.T) {
 // Guarantees that the estimate does not depend on the reading of the shard's clock. That clock begins with the first
 // owner of a shard, so the first answer to an owner may come at 0 or later.
 func TestEstimateDoesNotDependOnTheClocksStart(t *testing.T) {
-	l, err := limit.New(limit.Limit{ID: "a", MaxCost: 100, Tiers: []limit.Tier{
+	l := limittest.MustNew(t, limit.Limit{ID: "a", MaxCost: 100, Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 100},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	owner := limit.Owner{Kind: limit.Tenant, Name: "acme"}
 	estimate := func(began int64) float64 {
 		store := memorytest.New(t)

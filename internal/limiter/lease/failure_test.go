@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 )
 
 // losesAnswers is a store whose answers can be lost. It records the size of the lease that each call asked for.
@@ -186,12 +187,9 @@ func TestShadowsAreNotEarly(t *testing.T) {
 	now := noon
 	s := openAt(t, &now, below, greedy{})
 	l := daily(t, "a", limit.FixedWindow, 1000)
-	shadow, err := limit.New(limit.Limit{ID: "s", Mode: limit.Shadow, Tiers: []limit.Tier{
+	shadow := limittest.MustNew(t, limit.Limit{ID: "s", Mode: limit.Shadow, Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Period: 10 * time.Second, Threshold: 10},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	req := request(l)
 	req.Charges = append(req.Charges, limit.Charge{Limit: shadow, Cost: 1})
 	for range 200 {

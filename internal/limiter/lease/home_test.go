@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -423,11 +424,8 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s/%d/%d", a, tt.perSecond, first), func(t *testing.T) {
 					for seed := range soak.Times(uint64(1)) {
-						l, err := limit.New(limit.Limit{ID: "x", MaxCost: tt.maxCost,
+						l := limittest.MustNew(t, limit.Limit{ID: "x", MaxCost: tt.maxCost,
 							Tiers: []limit.Tier{{Algorithm: a, Period: time.Second, Threshold: tt.perSecond}}})
-						if err != nil {
-							t.Fatal(err)
-						}
 						now := noon
 						kept, alone := &counted{Store: newMemory(t)}, newMemory(t)
 						var stores []*lease.Store

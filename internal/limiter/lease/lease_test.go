@@ -10,7 +10,8 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 var owner = limit.Owner{Kind: limit.Tenant, Name: "acme"}
@@ -21,25 +22,14 @@ func newLimit(tb testing.TB, id string, change func(*limit.Limit), tiers ...limi
 	if change != nil {
 		change(&l)
 	}
-	made, err := limit.New(l)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return made
+	return limittest.MustNew(tb, l)
 }
 
 func window(tb testing.TB, id string, period time.Duration, threshold int64) *limit.Limit {
 	return newLimit(tb, id, nil, limit.Tier{Algorithm: limit.FixedWindow, Period: period, Threshold: threshold})
 }
 
-func newMemory(tb testing.TB) *memory.Store {
-	tb.Helper()
-	s, err := memory.New(memory.Config{})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return s
-}
+var newMemory = memorytest.New
 
 // counted is a store that counts its calls.
 type counted struct {

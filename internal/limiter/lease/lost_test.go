@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 )
 
 // noted is a store that records the units that calls give back.
@@ -104,12 +105,9 @@ func TestChargesOfARequestThatAsksAgain(t *testing.T) {
 func TestUnitsOfASharedCounterAreLost(t *testing.T) {
 	now := noon
 	s := openAt(t, &now, newMemory(t), tens{})
-	l, err := limit.New(limit.Limit{ID: "l", Per: "subject", MaxValues: 1, Tiers: []limit.Tier{
+	l := limittest.MustNew(t, limit.Limit{ID: "l", Per: "subject", MaxValues: 1, Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ask := func(subject string) *limit.Decision {
 		req := request(l)
 		req.Charges[0].Value = limit.ValueOf(subject)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 )
 
 // BenchmarkFindCounter shows how scanLimit was chosen: it finds the last of that many counters by a scan, and by the
@@ -17,12 +18,9 @@ func BenchmarkFindCounter(b *testing.B) {
 		var last *limit.Tier
 		for i := range n {
 			for _, o := range []*ownerLeases{scanned, mapped} {
-				l, err := limit.New(limit.Limit{ID: "limit-" + strconv.Itoa(i), Tiers: []limit.Tier{
+				l := limittest.MustNew(b, limit.Limit{ID: "limit-" + strconv.Itoa(i), Tiers: []limit.Tier{
 					{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 10},
 				}})
-				if err != nil {
-					b.Fatal(err)
-				}
 				last = &l.Tiers[0]
 				o.addCounter(last, limit.Value{})
 			}

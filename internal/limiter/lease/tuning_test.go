@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
@@ -144,18 +146,12 @@ func (s countingStore) Decide(ctx context.Context, req *limit.Request, now time.
 // simulate runs the workload for that many seconds of virtual time. The same arguments give the same outcome.
 func simulate(tb testing.TB, w *workload, k *tuning, seed uint64, seconds float64) (sum outcome) {
 	tb.Helper()
-	l, err := limit.New(limit.Limit{ID: "l", MaxCost: w.maxCost, Tiers: w.tiers})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	l := limittest.MustNew(tb, limit.Limit{ID: "l", MaxCost: w.maxCost, Tiers: w.tiers})
 	owner := limit.Owner{Kind: limit.Tenant, Name: "acme"}
 	start := time.Unix(1_800_000_000, 0) // where windows of a second to a minute begin
 	now := start
 	newMemory := func() *memory.Store {
-		s, err := memory.New(memory.Config{})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		s := memorytest.New(tb)
 		return s
 	}
 	// The counter alone gets each request: it shows what one counter without leases admits. The counter spent is

@@ -113,10 +113,7 @@ func TestNoIntermediatePasses2To53(t *testing.T) {
 // Guarantees that a cost of a leaky bucket above MaxCost is refused by Check: New checks only costs up to MaxCost, so a
 // larger one could overflow.
 func TestLeakyCostBeyondTheArithmetic(t *testing.T) {
-	l, err := New(Limit{ID: "l", Tiers: []Tier{{Algorithm: LeakyBucket, Threshold: MaxUnits - 1, Period: MaxPeriod}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mustNew(t, Limit{ID: "l", Tiers: []Tier{{Algorithm: LeakyBucket, Threshold: MaxUnits - 1, Period: MaxPeriod}}})
 	if productFits(MaxUnits-1, l.Tiers[0].Params(Owner{}).Den) {
 		t.Fatal("the test shows nothing: even the largest cost fits into the arithmetic of this limit")
 	}
@@ -149,10 +146,7 @@ func TestSlidingWeightAgainstTheFormula(t *testing.T) {
 		if r.IntN(2) == 0 {
 			in.Threshold = randomNumber(r, 50_000)
 		}
-		l, err := New(Limit{ID: "l", Tiers: []Tier{in}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := mustNew(t, Limit{ID: "l", Tiers: []Tier{in}})
 		tier := &l.Tiers[0]
 		p := tier.Params(Owner{})
 		start := floorTo(1_772_445_600_000_000, p.Period)
@@ -186,10 +180,7 @@ func TestSlidingRetryAtOddPeriods(t *testing.T) {
 		in := randomTier(r)
 		in.Algorithm, in.Buckets, in.Burst = SlidingWindow, 0, 0
 		in.Threshold = randomNumber(r, MaxSlidingUnits)
-		l, err := New(Limit{ID: "l", Tiers: []Tier{in}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := mustNew(t, Limit{ID: "l", Tiers: []Tier{in}})
 		tier := &l.Tiers[0]
 		period := tier.Params(Owner{}).Period
 		start := floorTo(1_772_445_600_000_000, period)
@@ -231,11 +222,8 @@ func TestHashTextIsStable(t *testing.T) {
 // Guarantees that the windows of ten thousand tenants do not begin in the same second, and that those of one tenant
 // stay where they are.
 func TestAlignOffset(t *testing.T) {
-	l, err := New(Limit{ID: "l", AlignOwner: true, Tiers: []Tier{{Algorithm: FixedWindow, Threshold: 5,
+	l := mustNew(t, Limit{ID: "l", AlignOwner: true, Tiers: []Tier{{Algorithm: FixedWindow, Threshold: 5,
 		Period: time.Minute}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	tier := &l.Tiers[0]
 	const tenants, slots = 10_000, 60
 	var counts [slots]int
@@ -254,10 +242,7 @@ func TestAlignOffset(t *testing.T) {
 			t.Errorf("%d of %d tenants reset in second %d, want about %d", n, tenants, second, tenants/slots)
 		}
 	}
-	plain, err := New(Limit{ID: "l", Tiers: []Tier{{Algorithm: FixedWindow, Threshold: 5, Period: time.Minute}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := mustNew(t, Limit{ID: "l", Tiers: []Tier{{Algorithm: FixedWindow, Threshold: 5, Period: time.Minute}}})
 	if got := plain.Tiers[0].Params(Owner{Name: "tenant-1"}).Offset; got != 0 {
 		t.Errorf("without align the offset is %d, want 0: windows are the wall clock's", got)
 	}
@@ -266,10 +251,7 @@ func TestAlignOffset(t *testing.T) {
 // Guarantees that alternate charges and refunds do not make a state grow.
 func TestRefundedStampsAreForgotten(t *testing.T) {
 	for _, a := range []Algorithm{SlidingLog, SlidingBuckets} {
-		l, err := New(Limit{ID: "l", Tiers: []Tier{{Algorithm: a, Threshold: 2, Period: time.Hour}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := mustNew(t, Limit{ID: "l", Tiers: []Tier{{Algorithm: a, Threshold: 2, Period: time.Hour}}})
 		var s State
 		for i := range int64(1000) {
 			d := Decision{}

@@ -142,12 +142,9 @@ func TestHeldNeverPassesTheBurst(t *testing.T) {
 	soak.SkipUnderRace(t)
 	r := rand.New(rand.NewPCG(8, 8))
 	for range 3000 {
-		l, err := New(Limit{ID: "l", MaxCost: 1,
+		l := mustNew(t, Limit{ID: "l", MaxCost: 1,
 			Tiers: []Tier{{Algorithm: TokenBucket, Threshold: randomNumber(r, 1000), Burst: randomNumber(r, 1000),
 				Period: time.Duration(1+r.IntN(5000)) * time.Millisecond}}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		tier := &l.Tiers[0]
 		var s State
 		now := int64(1_772_452_800_000_000)

@@ -13,11 +13,8 @@ import (
 
 func tokenTier(tb testing.TB, rate, burst int64, period time.Duration) *Tier {
 	tb.Helper()
-	l, err := New(Limit{ID: "l", MaxCost: burst, Tiers: []Tier{{Algorithm: TokenBucket, Threshold: rate, Burst: burst,
+	l := mustNew(tb, Limit{ID: "l", MaxCost: burst, Tiers: []Tier{{Algorithm: TokenBucket, Threshold: rate, Burst: burst,
 		Period: period}}})
-	if err != nil {
-		tb.Fatal(err)
-	}
 	return &l.Tiers[0]
 }
 
@@ -74,10 +71,7 @@ func TestLeasedUnitsMakeNoRoomAfterALowering(t *testing.T) {
 	const at, slot, period = int64(1_800_000_000_000_000), int64(36_000), 333 * time.Millisecond
 	made := func(rate, burst int64) *tokenBucket {
 		tier := Tier{Algorithm: TokenBucket, Period: period, Threshold: rate, Burst: burst}
-		l, err := New(Limit{ID: "l", Tiers: []Tier{tier}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := mustNew(t, Limit{ID: "l", Tiers: []Tier{tier}})
 		return l.Tiers[0].counts.(*tokenBucket)
 	}
 	was, is := made(40, 56), made(22, 26) // 42.5 units of the present bucket are missing, and 56 are leased
@@ -194,11 +188,8 @@ func TestCorrectionAtIsATime(t *testing.T) {
 // unit at three per second the next is due a third of a µs after 333,333 µs, and so 333,333 µs is too early.
 func TestNextFreeTimeAtAnotherRate(t *testing.T) {
 	tier := func(rate int64) *Tier {
-		l, err := New(Limit{ID: "l", MaxCost: 1,
+		l := mustNew(t, Limit{ID: "l", MaxCost: 1,
 			Tiers: []Tier{{Algorithm: LeakyBucket, Threshold: rate, Period: time.Second}}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		return &l.Tiers[0]
 	}
 	const at = 1_800_000_000_000_000
@@ -234,10 +225,7 @@ func TestFitsAtIsWhatTheStoreSays(t *testing.T) {
 		{Algorithm: TokenBucket, Threshold: 10, Period: time.Second, Burst: 20},
 		{Algorithm: SlidingWindow, Threshold: 20, Period: time.Second},
 	} {
-		l, err := New(Limit{ID: "l", MaxCost: 20, Tiers: []Tier{in}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := mustNew(t, Limit{ID: "l", MaxCost: 20, Tiers: []Tier{in}})
 		tier := &l.Tiers[0]
 		for leased := int64(0); leased <= 18; leased++ {
 			var s State

@@ -157,10 +157,7 @@ func TestProgramDecidesLikeTheSequence(t *testing.T) {
 // Guarantees that a Program declines each request that it was not made for: it would charge such a request wrongly.
 func TestProgramDeclines(t *testing.T) {
 	make1 := func(l Limit) *Limit {
-		made, err := New(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		made := mustNew(t, l)
 		return made
 	}
 	bucket := Tier{Algorithm: TokenBucket, Threshold: 5, Period: time.Second}

@@ -16,15 +16,9 @@ func TestResetAfterAlign(t *testing.T) {
 		for range 4000 {
 			in := Limit{ID: "l", MaxCost: 10, AlignOwner: r.IntN(2) == 0,
 				Tiers: []Tier{{Algorithm: algorithm, Threshold: 10, Period: time.Second}}}
-			was, err := New(in)
-			if err != nil {
-				t.Fatal(err)
-			}
+			was := mustNew(t, in)
 			in.AlignOwner = !in.AlignOwner
-			is, err := New(in)
-			if err != nil {
-				t.Fatal(err)
-			}
+			is := mustNew(t, in)
 			var s State
 			now := int64(1_772_452_800_000_000) + r.Int64N(1e12)
 			for range 3 {
@@ -65,10 +59,7 @@ func TestResetAfterAlign(t *testing.T) {
 // was.
 func TestResetWithoutGrant(t *testing.T) {
 	tier := Tier{Algorithm: SlidingLog, Threshold: 10, Period: 10 * time.Second}
-	l, err := New(Limit{ID: "l", MaxCost: 10, Tiers: []Tier{tier}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mustNew(t, Limit{ID: "l", MaxCost: 10, Tiers: []Tier{tier}})
 	const now = int64(1_772_452_800_000_000)
 	var s State
 	reset := decideOnce(l, &s, now, 10).Results[0].ResetAt()
@@ -85,10 +76,7 @@ func TestResetWithoutGrant(t *testing.T) {
 // TestReplayAddsNoEmptyEntries guarantees that a replay to a log that counts as much as it can adds no entry.
 func TestReplayAddsNoEmptyEntries(t *testing.T) {
 	tier := Tier{Algorithm: SlidingBuckets, Threshold: 10, Period: 10 * time.Second, Buckets: 10}
-	l, err := New(Limit{ID: "l", Tiers: []Tier{tier}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mustNew(t, Limit{ID: "l", Tiers: []Tier{tier}})
 	const now = int64(1_772_452_800_000_000)
 	var s State
 	for i := range int64(3) {

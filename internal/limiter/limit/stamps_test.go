@@ -27,10 +27,7 @@ func TestFitStamps(t *testing.T) {
 }
 
 func fitStamps(t *testing.T, in Tier, most int) {
-	l, err := New(Limit{ID: "l", MaxCost: 3, Tiers: []Tier{in}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mustNew(t, Limit{ID: "l", MaxCost: 3, Tiers: []Tier{in}})
 	tier, r := &l.Tiers[0], rand.New(rand.NewPCG(uint64(most), 3))
 	type charge struct{ at, units int64 }
 	var kept []charge

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -34,11 +35,8 @@ func TestLostUnits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{
+	l := limittest.MustNew(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
 		Charges: []limit.Charge{{Limit: l, Cost: 7}}}
 	var d limit.Decision

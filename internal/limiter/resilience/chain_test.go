@@ -15,6 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 var errUnavailable = errors.New("the store is unavailable")
@@ -39,10 +40,7 @@ type call struct {
 
 func newFake(tb testing.TB) *fake {
 	tb.Helper()
-	s, err := memory.New(memory.Config{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := memorytest.New(tb)
 	return &fake{Store: s}
 }
 
@@ -115,22 +113,13 @@ func closeChain(tb testing.TB, l *resilience.Chain) {
 	}
 }
 
-func build(tb testing.TB, l limit.Limit) *limit.Limit {
-	tb.Helper()
-	made, err := limit.New(l)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return made
-}
-
 func hourly(tb testing.TB, id string, units int64) *limit.Limit {
-	return build(tb, limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units,
+	return newLimit(tb, limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units,
 		Period: time.Hour}}})
 }
 
 func monthly(tb testing.TB, id string, units int64) *limit.Limit {
-	return build(tb, limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: units,
+	return newLimit(tb, limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: units,
 		Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1}}}})
 }
 
@@ -334,7 +323,7 @@ func TestCloseGivesBack(t *testing.T) {
 		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store},
 			Lease:    lease.Config{GiveBackEvery: -1},
 			Fallback: resilience.FallbackConfig{PerSecond: 1}})
-		busy, exact := hourly(t, "busy", 10_000), build(t, limit.Limit{ID: "exact", Exact: true, Tiers: []limit.Tier{
+		busy, exact := hourly(t, "busy", 10_000), newLimit(t, limit.Limit{ID: "exact", Exact: true, Tiers: []limit.Tier{
 			{Algorithm: limit.FixedWindow, Threshold: 1000, Period: time.Hour}}})
 		many := make([]limit.Owner, 5)
 		for i := range many {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
@@ -543,14 +543,7 @@ func TestExpiredRefundMeanwhile(t *testing.T) {
 	})
 }
 
-func newMemory(t testing.TB) *memory.Store {
-	t.Helper()
-	m, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
+var newMemory = memorytest.New
 
 // recoverFrom decides once for another owner, which the store must answer, and waits until nothing is pending.
 func recoverFrom(t *testing.T, s *resilience.Fallback) {
@@ -603,11 +596,8 @@ func TestUndecidableIsCountedAndLogged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100,
+	l := limittest.MustNew(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100,
 		Period: time.Minute}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	for range 5 {
 		for _, cause := range []error{errors.New("no route"), fmt.Errorf("item %q: %w", "t4:acme,",

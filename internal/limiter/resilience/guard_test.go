@@ -95,14 +95,7 @@ func newBreaker(t testing.TB, store limit.Store) *guarded {
 	return &guarded{s, guard.Breaker}
 }
 
-func newLimit(t testing.TB, l limit.Limit) *limit.Limit {
-	t.Helper()
-	made, err := limit.New(l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made
-}
+var newLimit = limittest.MustNew
 
 var acme = limit.Owner{Kind: limit.Tenant, Name: "acme"}
 

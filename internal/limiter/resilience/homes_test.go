@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
@@ -17,10 +18,7 @@ func keptInUS(tb testing.TB, units int64, policy limit.FailurePolicy) *limit.Lim
 	tb.Helper()
 	l := *monthly(tb, "quota", units)
 	l.OnStoreFailure = policy
-	made, err := limit.New(l)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	made := limittest.MustNew(tb, l)
 	return made.KeptIn("us")
 }
 
@@ -202,7 +200,7 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				own, us := newFake(t), newFake(t)
 				l := newChain(t, withHome(own, us, frozen))
-				tiny := build(t, limit.Limit{ID: "tiny", OnStoreFailure: policy, Exact: true, Tiers: []limit.Tier{
+				tiny := newLimit(t, limit.Limit{ID: "tiny", OnStoreFailure: policy, Exact: true, Tiers: []limit.Tier{
 					{Algorithm: limit.FixedWindow, Threshold: 2, Period: time.Second}}}).KeptIn("us")
 				<-time.After(time.Second - time.Duration(time.Now().Nanosecond())) // a window begins
 				// spend decides ten times a second for that many seconds.
@@ -267,7 +265,7 @@ func TestRateKeptForAllCells(t *testing.T) {
 			Store: redis}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas},
 			MaxInstances: 1, Homes: map[string]resilience.NamedStore{"eu": {Name: "home eu", Store: newFake(t)}}})
 		there := newChain(t, withHome(newFake(t), quotas, false))
-		small := build(t, limit.Limit{ID: "small", Exact: true,
+		small := newLimit(t, limit.Limit{ID: "small", Exact: true,
 			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 400, Period: time.Hour}}}).KeptIn("us")
 		admitted := int64(0)
 		for range 60 { // a minute, in which the instances learn of each other

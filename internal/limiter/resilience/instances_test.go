@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 )
 
 // shared is a store that counts its calls and can fail.
@@ -24,10 +24,7 @@ type shared struct {
 
 func newShared(t *testing.T) *shared {
 	t.Helper()
-	inner, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := memorytest.New(t)
 	return &shared{Store: inner}
 }
 

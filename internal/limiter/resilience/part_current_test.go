@@ -5,16 +5,14 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 )
 
 // Guarantees that a cached part is used only with the instance count and in the calendar period for which it was made:
 // the next month has another length.
 func TestPartIsCurrent(t *testing.T) {
-	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 100,
+	l := limittest.MustNew(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 100,
 		Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	start, end := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name      string

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 )
 
 // Guarantees that pending units make room at the moment from which the store no longer counts them, and not before:
@@ -12,11 +13,8 @@ import (
 func TestExpiredUnitsMakeRoom(t *testing.T) {
 	const minute = int64(60_000_000)
 	newLimit := func(period time.Duration) *limit.Limit {
-		l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 10,
+		l := limittest.MustNew(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 10,
 			Period: period}}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		return l
 	}
 	short, long := newLimit(time.Minute), newLimit(time.Hour)
@@ -52,12 +50,9 @@ func TestExpiredUnitsMakeRoom(t *testing.T) {
 // Guarantees that expired units make room also when the clock has stepped back since the last search for them.
 // Otherwise all further units would be dropped until the clock is where it was.
 func TestExpiredUnitsMakeRoomAfterAStepBack(t *testing.T) {
-	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{
+	l := limittest.MustNew(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Second},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	const noon, hour = 1_772_452_800_000_000, 3_600_000_000
 	p := pendingCharges{byOwner: make(map[limit.Owner]*ownerPending), bound: 1 << 40}
 	add := func(name string, at int64, dropped int64) {
@@ -80,12 +75,9 @@ func TestExpiredUnitsMakeRoomAfterAStepBack(t *testing.T) {
 // Guarantees that the memory is counted once if units are put back beside units that became pending meanwhile.
 // Otherwise each replay that fails would take room from units that come later.
 func TestUnitsPutBackAreCountedOnce(t *testing.T) {
-	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{
+	l := limittest.MustNew(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Second},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := pendingCharges{byOwner: make(map[limit.Owner]*ownerPending), bound: 1 << 40}
 	owner, charge := limit.Owner{Kind: limit.Tenant, Name: "a"}, &limit.Charge{Limit: l, Cost: 1}
 	p.add(owner, charge, make([]tierPart, 1), 1_772_452_800_000_000)

@@ -76,11 +76,7 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 	}
 	charge := func(cost int64, value limit.Value, l limit.Limit) limit.Charge {
 		l.MaxCost = 10
-		made, err := limit.New(l)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		return limit.Charge{Limit: made, Value: value, Cost: cost}
+		return limit.Charge{Limit: MustNew(tb, l), Value: value, Cost: cost}
 	}
 	whole := func(cost int64, l limit.Limit) limit.Charge { return charge(cost, limit.Value{}, l) }
 	one := func(id string, t limit.Tier) limit.Charge {

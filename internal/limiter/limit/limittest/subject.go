@@ -211,10 +211,16 @@ func homeIn(tb testing.TB, l *limit.Limit) string {
 	return ""
 }
 
-// build returns a limit, or fails the test if limit.New refuses it.
+// build returns a limit that the store's home keeps, see [Config].Home.
 func build(tb testing.TB, l limit.Limit) *limit.Limit {
 	tb.Helper()
 	l.Home = homeIn(tb, &l)
+	return MustNew(tb, l)
+}
+
+// MustNew returns a limit, or fails the test if limit.New refuses it.
+func MustNew(tb testing.TB, l limit.Limit) *limit.Limit {
+	tb.Helper()
 	out, err := limit.New(l)
 	if err != nil {
 		tb.Fatalf("limit %s: %v", l.ID, err)

@@ -12,6 +12,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 )
 
 // decoded returns one tier of each algorithm, and the same tiers with numbers that are not round.
@@ -25,10 +26,7 @@ func decoded(tb testing.TB) []*limit.Tier {
 		{Algorithm: limit.LeakyBucket, Threshold: 7, Period: 1001 * time.Millisecond},
 		{Algorithm: limit.Quota, Threshold: 5, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}},
 	} {
-		l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{t}})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		l := limittest.MustNew(tb, limit.Limit{ID: "l", Tiers: []limit.Tier{t}})
 		tiers = append(tiers, &l.Tiers[0])
 	}
 	for _, a := range Counted() {

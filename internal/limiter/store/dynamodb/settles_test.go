@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 )
 
 // Guarantees that settlements of several processes, beside decisions, leave each process a copy of the item that it can
@@ -14,11 +15,8 @@ import (
 func TestSettlementsKeepCopies(t *testing.T) {
 	c := config(server(t))
 	stores := []limit.Store{open(t, c), open(t, c)}
-	l, err := limit.New(limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
+	l := limittest.MustNew(t, limit.Limit{ID: "in-flight", Unit: limit.ConcurrentRequests, Tiers: []limit.Tier{{
 		Algorithm: limit.SlidingBuckets, Threshold: 8, Period: 2 * time.Second, Buckets: 8}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
 		Charges: []limit.Charge{{Limit: l, Cost: 1}}}
 	var wg sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
@@ -19,14 +20,7 @@ var (
 	acme = limit.Owner{Kind: limit.Tenant, Name: "acme"}
 )
 
-func must(tb testing.TB, l limit.Limit) *limit.Limit {
-	tb.Helper()
-	out, err := limit.New(l)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return out
-}
+var must = limittest.MustNew
 
 // threeLimits returns limits per tenant of three algorithms, as a plan has them. They admit rate units per second.
 func threeLimits(tb testing.TB, rate int64) []limit.Charge {

@@ -19,14 +19,7 @@ import (
 
 var start = limittest.Start
 
-func newLimit(tb testing.TB, l limit.Limit) *limit.Limit {
-	tb.Helper()
-	out, err := limit.New(l)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return out
-}
+var newLimit = limittest.MustNew
 
 func bucket(tb testing.TB, id string, rate, burst int64, period time.Duration) *limit.Limit {
 	tb.Helper()

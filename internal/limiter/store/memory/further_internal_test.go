@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
@@ -27,11 +28,8 @@ func TestOwnerGivesRoomBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := limit.New(limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{
+	l := limittest.MustNew(t, limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 1, Period: time.Hour}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, left := range []int{60_000, 30_000, 5000, 100, 9, 8, 1, 0} {
 		var o *further
 		took, counted := int64(math.MaxInt64), int64(0)

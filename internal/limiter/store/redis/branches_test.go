@@ -9,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
@@ -30,11 +31,8 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{
+	l := limittest.MustNew(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Hour}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	acme := limit.Owner{Kind: limit.Tenant, Name: "acme"}
 	req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
 	d := new(limit.Decision)
@@ -81,11 +79,8 @@ func TestMergedDecisions(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{
+	l := limittest.MustNew(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 100, Period: limit.MaxPeriod}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	owners := []string{"a", "list", "bad", "b"}
 	if err := client.RPush(t.Context(), "{rl:t4:list,}", 1).Err(); err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory/memorytest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
@@ -202,10 +202,7 @@ type pair struct {
 func newPair(
 	t *testing.T, s *redis.Store, admin *goredis.Client, seed uint64, most int64, algorithms []limit.Algorithm,
 ) *pair {
-	model, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := memorytest.New(t)
 	p := &pair{T: t, ours: s, model: model, admin: admin, most: most, r: rand.New(rand.NewPCG(seed, 1)),
 		now: noon.Add(time.Duration(seed%1e9) * time.Hour % (1e4 * time.Hour))}
 	scope := []string{"", "d"}[p.r.IntN(2)]

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 )
 
 // fuzzRequest returns a request over two packs, with token buckets and windows, and with a sliding_log if withLog is
@@ -18,10 +19,7 @@ func fuzzRequest(tb testing.TB, withLog bool) *limit.Request {
 	tb.Helper()
 	var charges []limit.Charge
 	add := func(l limit.Limit, v limit.Value) {
-		built, err := limit.New(l)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		built := limittest.MustNew(tb, l)
 		charges = append(charges, limit.Charge{Limit: built, Value: v, Cost: 1})
 	}
 	add(limit.Limit{ID: "a", Tiers: []limit.Tier{

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
@@ -53,13 +53,6 @@ var spaces atomic.Int64
 // newSpace separates the counters of a test from all others, whatever the server holds.
 func newSpace() string { return fmt.Sprintf("%d.%d.", os.Getpid(), spaces.Add(1)) }
 
-func build(tb testing.TB, l limit.Limit) *limit.Limit {
-	tb.Helper()
-	made, err := limit.New(l)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return made
-}
+var build = limittest.MustNew
 
 func contains(err error, text string) bool { return err != nil && strings.Contains(err.Error(), text) }

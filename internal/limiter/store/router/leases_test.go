@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 )
 
 // leaseOf requests a need and a lease of so many units more.
@@ -332,11 +333,8 @@ func TestWaitsByTheirOwnClock(t *testing.T) {
 func TestSharedCounterIsNotGivenBack(t *testing.T) {
 	q := quota(t, 2)
 	p := overtaken(t, q)
-	values, err := limit.New(limit.Limit{ID: "values", Per: "subject", MaxValues: 1, MaxCost: 100,
+	values := limittest.MustNew(t, limit.Limit{ID: "values", Per: "subject", MaxValues: 1, MaxCost: 100,
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Minute}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ask := func(subject string) (limit.Decision, error) {
 		req := requestOf(q, values)
 		req.Charges[1].Value = limit.Value{Kind: limit.ValueIs, Text: subject}

@@ -92,11 +92,7 @@ var (
 
 func newLimit(tb testing.TB, id string, tier limit.Tier) *limit.Limit {
 	tb.Helper()
-	l, err := limit.New(limit.Limit{ID: id, MaxCost: 100, Tiers: []limit.Tier{tier}})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return l
+	return limittest.MustNew(tb, limit.Limit{ID: id, MaxCost: 100, Tiers: []limit.Tier{tier}})
 }
 
 func rate(tb testing.TB, units int64) *limit.Limit {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
@@ -22,10 +23,7 @@ type mixture struct {
 func newMixture(tb testing.TB) *mixture {
 	m := &mixture{}
 	add := func(id string, exact bool, mode limit.Mode, tiers ...limit.Tier) {
-		l, err := limit.New(limit.Limit{ID: id, MaxCost: 100, Mode: mode, Exact: exact, Tiers: tiers})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		l := limittest.MustNew(tb, limit.Limit{ID: id, MaxCost: 100, Mode: mode, Exact: exact, Tiers: tiers})
 		m.limits, m.exact = append(m.limits, l), append(m.exact, exact)
 	}
 	day := func(units int64) limit.Tier {
@@ -314,12 +312,9 @@ func TestFaultsNeverUndercount(t *testing.T) {
 					t.Fatal(err)
 				}
 				window, day := rate(t, 150), quota(t, 200)
-				month, err := limit.New(limit.Limit{ID: "exact", MaxCost: 100, Exact: true,
+				month := limittest.MustNew(t, limit.Limit{ID: "exact", MaxCost: 100, Exact: true,
 					Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 300,
 						Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
-				if err != nil {
-					t.Fatal(err)
-				}
 				m := &mixture{limits: []*limit.Limit{window, day, month}, exact: []bool{false, false, true}}
 				var callers []*ledger
 				var all sync.WaitGroup
