@@ -405,3 +405,15 @@ func TestWaitsBelowTheLimit(t *testing.T) {
 		}
 	}
 }
+
+// contending returns 96 instances that all want twice their share.
+func contending(limit int64, seconds, warmUp int, maxWait time.Duration) simulation {
+	m := simulation{limit: limit, seconds: warmUp + seconds, maxWait: maxWait,
+		warmUp: time.Duration(warmUp) * time.Second, demand: demands["even"](2 * float64(limit)),
+		clocks: 10 * ms, guard: Guard{ClockError: 10 * ms, MaxDelay: 12 * ms},
+		random: rand.New(rand.NewPCG(1, uint64(limit)))}
+	if limit < instances {
+		m.cost = 1
+	}
+	return m
+}

@@ -3,7 +3,6 @@ package clock
 import (
 	"context"
 	"hash/maphash"
-	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -89,15 +88,6 @@ func (c *deadlineContext) Err() error {
 		return nil
 	}
 	return context.DeadlineExceeded
-}
-
-// Exponential returns a random number of the exponential distribution whose mean is 1.
-func (r *Runtime) Exponential() float64 {
-	if r == nil {
-		return rand.ExpFloat64()
-	}
-	const steps = 1 << 53 // as many numbers as a float64 tells apart between 0 and 1
-	return -math.Log(float64(r.Rand(steps)+1) / steps)
 }
 
 // RandomUpTo returns a random duration from 0 up to, and without, d, which is above 0.

@@ -1,10 +1,8 @@
 package limit
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // PerTenant is the Per of a limit with one counter per owner.
@@ -98,26 +96,6 @@ func JoinValues(parts ...Value) Value {
 	return ValueOf(string(b))
 }
 
-// Key is the full name of one counter.
-type Key struct {
-	Owner    Owner
-	Identity string // see [Tier.Identity]
-	Value    Value
-}
-
-// String returns the storage form: the kind of the owner and its name as a netstring, the identity as a netstring, and
-// the kind of the value, if there is one, and its text as a netstring. An identity is a row of netstrings itself, as in
-//
-//	t4:acme,44:5:burst,12:token_bucket,7:1000000,7:subject,,=3:u-1,
-//
-// The length prefixes make it injective: no two keys share a counter, whatever bytes their names hold.
-func (k Key) String() string {
-	b := make([]byte, 0, len(k.Owner.Name)+len(k.Identity)+len(k.Value.Text)+16)
-	b = k.Owner.AppendKey(b)
-	b = AppendNetstring(b, k.Identity)
-	return string(k.Value.AppendKey(b))
-}
-
 // The functions below are the only ones that spell the keys of stored counters. Every store composes its keys from
 // them, in the order owner, limit, value, counter. A reader can tell from each part alone where it ends, so the
 // composition is injective (FuzzStorageKeys). The parts depend only on a counter's identity: a change of a limit's
@@ -183,42 +161,6 @@ func AppendNetstring(b []byte, s string) []byte {
 	return append(b, ',')
 }
 
-// ParseKey is the inverse of [Key.String]. It accepts exactly what String writes.
-func ParseKey(s string) (Key, error) {
-	var k Key
-	bad := func(why string) (Key, error) { return Key{}, fmt.Errorf("counter key %.200q: %s", s, why) }
-	if s == "" {
-		return bad("empty")
-	}
-	switch k.Owner.Kind = OwnerKind(s[0]); k.Owner.Kind {
-	case Tenant, Address, Anonymous, AnyKey:
-	default:
-		return bad("unknown kind of owner")
-	}
-	rest, ok := s[1:], false
-	if k.Owner.Name, rest, ok = readNetstring(rest); !ok {
-		return bad("owner is not a netstring")
-	}
-	if k.Identity, rest, ok = readNetstring(rest); !ok {
-		return bad("identity is not a netstring")
-	}
-	if rest == "" {
-		return k, nil
-	}
-	switch k.Value.Kind = ValueKind(rest[0]); k.Value.Kind {
-	case ValueIs, ValueAbsent, ValueOther:
-	default:
-		return bad("unknown kind of value")
-	}
-	if k.Value.Text, rest, ok = readNetstring(rest[1:]); !ok || rest != "" {
-		return bad("value is not a netstring that ends the key")
-	}
-	if k.Value.Kind != ValueIs && !k.Value.sound() {
-		return bad("a value that is not there has a text")
-	}
-	return k, nil
-}
-
 // identityText returns the Identity of t, a tier of l, as a row of netstrings.
 func (t *Tier) identityText(l *Limit) string {
 	b := AppendNetstring(AppendNetstring(nil, l.ID), t.Algorithm.String())
@@ -238,19 +180,6 @@ func (t *Tier) identityText(l *Limit) string {
 		b = append(b, "shadow"...)
 	}
 	return string(b)
-}
-
-// readNetstring takes one netstring off s. Only the shortest spelling of a length is accepted ("4:", never "04:").
-func readNetstring(s string) (text, rest string, ok bool) {
-	digits, after, found := strings.Cut(s, ":")
-	if !found || digits == "" || (len(digits) > 1 && digits[0] == '0') || digits[0] == '+' || digits[0] == '-' {
-		return "", s, false
-	}
-	n, err := strconv.Atoi(digits)
-	if err != nil || n < 0 || n >= len(after) || after[n] != ',' {
-		return "", s, false
-	}
-	return after[:n], after[n+1:], true
 }
 
 // hashText returns the FNV-1a hash of s, mixed once more. It is the same in each process, and good enough to spread

@@ -13,8 +13,8 @@ import (
 
 func tokenTier(tb testing.TB, rate, burst int64, period time.Duration) *Tier {
 	tb.Helper()
-	l := mustNew(tb, Limit{ID: "l", MaxCost: burst, Tiers: []Tier{{Algorithm: TokenBucket, Threshold: rate, Burst: burst,
-		Period: period}}})
+	l := mustNew(tb, Limit{ID: "l", MaxCost: burst,
+		Tiers: []Tier{{Algorithm: TokenBucket, Threshold: rate, Burst: burst, Period: period}}})
 	return &l.Tiers[0]
 }
 

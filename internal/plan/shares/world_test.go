@@ -561,7 +561,7 @@ func (f *forgetfulStore) Decide(_ context.Context, req *limit.Request, now time.
 }
 
 func (f *forgetfulStore) key(d *limit.Decision, i int) string {
-	return limit.Key{Owner: d.Owner, Identity: d.Results[i].Tier.Identity()}.String()
+	return fmt.Sprintf("%c%q %s", d.Owner.Kind, d.Owner.Name, d.Results[i].Tier.Identity())
 }
 
 func (f *forgetfulStore) Peek(context.Context, *limit.Request, time.Time, *limit.Decision) error {

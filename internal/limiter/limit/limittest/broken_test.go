@@ -3,6 +3,7 @@ package limittest_test
 import (
 	"context"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -109,24 +110,24 @@ func newNaive(f fault) *naive {
 }
 
 func (n *naive) key(owner limit.Owner, t *limit.Tier, v limit.Value) string {
-	k := limit.Key{Owner: owner, Identity: t.Identity(), Value: v}
+	identity := t.Identity()
 	switch n.fault {
 	case tenantIgnored:
-		k.Owner.Name = ""
+		owner.Name = ""
 	case kindIgnored:
-		k.Owner.Kind = limit.Tenant
+		owner.Kind = limit.Tenant
 	case valueIgnored:
-		k.Value = limit.Value{}
+		v = limit.Value{}
 	case limitIgnored:
-		k.Identity = t.Algorithm.String() + t.Period.String()
+		identity = t.Algorithm.String() + t.Period.String()
 	case modeIgnored:
-		k.Identity = strings.TrimSuffix(k.Identity, "shadow")
+		identity = strings.TrimSuffix(identity, "shadow")
 	case namesJoined:
-		return string(k.Owner.Kind) + k.Owner.Name + ":" + t.Limit().ID + ":" + k.Identity + ":" + k.Value.Text
+		return string(owner.Kind) + owner.Name + ":" + t.Limit().ID + ":" + identity + ":" + v.Text
 	case namesFolded:
-		k.Owner.Name = strings.ToLower(k.Owner.Name)
+		owner.Name = strings.ToLower(owner.Name)
 	}
-	return k.String()
+	return fmt.Sprintf("%c%q %s %c%q", owner.Kind, owner.Name, identity, v.Kind, v.Text)
 }
 
 // value returns the value whose counter is charged: the shared one if there are too many values.
