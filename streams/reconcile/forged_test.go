@@ -426,9 +426,10 @@ func TestRepairIsOvertaken(t *testing.T) {
 	w := newWorld(t)
 	w.putTenants(3)
 	w.forge(document(plan.KindTenant, "t000001", 2, `{}`))
-	w.onGet = func(_ control.Table, key string) {
-		if key == "t000001" && w.items[name{control.Tenants, key}].Version == 1 {
-			w.onGet = nil
+	w.onList = func(of control.Table, _ string) error {
+		if of == control.Tenants { // the cell was read
+			const key = "t000001"
+			w.onList = nil
 			old := w.items[name{control.Tenants, key}]
 			w.put(control.Tenants, key, tenantBody(key, 2))
 			// The item that is read is the previous one, as if it were cached.
@@ -437,6 +438,7 @@ func TestRepairIsOvertaken(t *testing.T) {
 			w.items[name{control.Tenants, key}] = old
 			w.onStep = func() { w.items[name{control.Tenants, key}] = newest }
 		}
+		return nil
 	}
 	result, err := w.runOnce(t.Context())
 	if err != nil || result.Repaired != 0 {

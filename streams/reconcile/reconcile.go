@@ -2,8 +2,7 @@
 // reports what it finds.
 //
 // A run reads every document of the cell and every item of the control tables once, both in pages and in any order. It
-// keeps a hash of each of the cell's documents of one table at a time, some 100 bytes each, and the items that differ.
-// These are compared once more, because many differences are changes on their way. If nothing differs, there is one
+// holds the cell's documents of one table at a time, and compares each item with them. If nothing differs, there is one
 // read for each item, and no write.
 //
 //	missing     the cell has never had the item         applied
@@ -21,7 +20,8 @@
 //	refused     the cell's table does not take it       reported
 //
 // Differences that are only reported are left as they are. A version that is younger than Config.Grace may still be on
-// its way to the cell: it does not count as drift, and the run does not write it.
+// its way to the cell: it does not count as drift, and the run does not write it. Before a run writes documents that
+// the cell lacks, it reads the cell's once more, since they may have arrived in the meantime.
 //
 // # What was forged
 //
@@ -42,8 +42,7 @@
 // help, because a lost table stays lost.
 //
 // A document whose number is above that of the last log entry prevents readers that start from loading the
-// configuration. A run writes it again with the number of a new entry. Such a document is not a change on its way: the
-// head is read after the document.
+// configuration. Such a document is not a change on its way: the head is read after the document.
 //
 // Rows that are not documents ([table.BadRow]) are deleted when a run reads them, and the run goes on.
 //
@@ -74,11 +73,10 @@
 package reconcile
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
-	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -139,14 +137,6 @@ type Result struct {
 	Finished     bool
 }
 
-// ReadsPerItem returns how often an item or document was read, on average. It returns 0 if there is none.
-func (r *Result) ReadsPerItem() float64 {
-	if r.Items+r.Documents == 0 {
-		return 0
-	}
-	return float64(r.ControlReads+r.CellReads) / float64(r.Items+r.Documents)
-}
-
 // Reconciler reconciles one cell. Make it with New.
 type Reconciler struct{ c Config }
 
@@ -179,9 +169,10 @@ type run struct {
 	table control.Table // that is compared; the fields below are about it
 	// lacking says that the cell may lack something of the table, because an item cannot be read, was refused, or is a
 	// placement on its way. It delays the cell's first shares.
-	lacking bool
-	lost    bool  // the table has no items, but the cell has many documents of it: they are not removed
-	last    int64 // the number of the last log entry, when the head was last read
+	lacking   bool
+	lost      bool  // the table has no items, but the cell has many documents of it: they are not removed
+	last      int64 // the number of the last log entry, after the documents were read
+	hasShares bool  // the cell has shares that it could read
 }
 
 // maxRemovedOfEmpty is the largest number of a cell's documents that a run removes because their control table is
@@ -210,36 +201,6 @@ func (c *cell) Get(ctx context.Context, refs ...table.Ref) ([]table.Document, er
 	}
 }
 
-// List implements [table.Lister]. When a list was read to its end, all its bad rows are deleted.
-func (c *cell) List(ctx context.Context, kind table.Kind) iter.Seq2[table.Document, error] {
-	return func(yield func(table.Document, error) bool) {
-		var rows []table.BadRow
-		for d, err := range c.Store.List(ctx, kind) {
-			var bad *table.BadRow
-			if !errors.As(err, &bad) {
-				if err == nil {
-					c.run.result.CellReads++
-				}
-				if !yield(d, err) {
-					return
-				}
-				continue
-			}
-			if rows = append(rows, *bad); len(rows) < page {
-				continue
-			}
-			if err := c.run.discard(ctx, rows); err != nil {
-				yield(table.Document{}, err)
-				return
-			}
-			rows = nil
-		}
-		if err := c.run.discard(ctx, rows); err != nil {
-			yield(table.Document{}, err)
-		}
-	}
-}
-
 // discard reports and deletes rows of the cell's table that are not documents.
 func (r *run) discard(ctx context.Context, rows []table.BadRow) error {
 	for i := range rows {
@@ -248,6 +209,17 @@ func (r *run) discard(ctx context.Context, rows []table.BadRow) error {
 	n, err := table.DeleteRows(ctx, r.c.Store, rows, r.c.Now)
 	r.result.Repaired += int64(n)
 	return err
+}
+
+// documents are documents of a cell by their names.
+type documents map[table.Ref]*table.Document
+
+// of returns the document with a name; one of version 0 if the cell has none.
+func (d documents) of(ref table.Ref) *table.Document {
+	if have := d[ref]; have != nil {
+		return have
+	}
+	return &table.Document{Ref: ref}
 }
 
 // shown returns a name without the hash of a key, which must not be logged.
@@ -311,135 +283,111 @@ func (r *Reconciler) count(result *Result, err error) {
 	m.Count("reconcile_unfinished", unfinished)
 }
 
-// read reads documents of the cell.
-func (r *run) read(ctx context.Context, refs ...table.Ref) ([]table.Document, error) {
+// list reads the cell's documents of the table. Those under the hashes of keys are read before the keys: each of them
+// then has a key in the result, unless somebody writes it meanwhile. The head is read last, so that no document that is
+// written meanwhile is above it.
+func (r *run) list(ctx context.Context) (documents, error) {
+	kinds := events.KindsIn(r.table)
+	if r.table == control.Keys {
+		kinds = append([]table.Kind{table.KindKeyHash}, kinds...)
+	}
+	found, rows := documents{}, []table.BadRow(nil)
+	for _, kind := range kinds {
+		for d, err := range r.store.List(ctx, kind) {
+			var bad *table.BadRow
+			switch {
+			case errors.As(err, &bad):
+				rows = append(rows, *bad)
+				continue
+			case err != nil:
+				return nil, fmt.Errorf("list each %s of the cell: %w", kind, err)
+			}
+			r.result.CellReads++
+			r.result.Documents++
+			found[d.Ref] = &d
+		}
+	}
+	if err := r.discard(ctx, rows); err != nil {
+		return nil, err
+	}
+	head, err := r.store.Head(ctx)
+	if err != nil && !errors.Is(err, table.ErrEmpty) {
+		return nil, fmt.Errorf("read the head of the cell: %w", err)
+	}
+	r.last = head.Seq
+	return found, nil
+}
+
+// read reads documents of the cell again.
+func (r *run) read(ctx context.Context, refs []table.Ref) ([]table.Document, error) {
 	got, err := r.store.Get(ctx, refs...)
 	if err == nil && len(got) != len(refs) {
-		err = fmt.Errorf("the store returned %d documents for %d names", len(got), len(refs))
+		err = fmt.Errorf("the store returned %d documents", len(got))
 	}
-	return got, err
+	if err != nil {
+		return nil, fmt.Errorf("read %d documents of the cell: %w", len(refs), err)
+	}
+	return got, nil
+}
+
+// repairs are differences between a control table and the cell's documents.
+type repairs struct {
+	wrong []table.Replacement // documents of the cell that must be replaced or removed
+	newer []*control.Item     // items that the cell lacks, or has an older version of
 }
 
 // compare compares the table with the cell's documents, and repairs what differs.
 func (r *run) compare(ctx context.Context) error {
-	found, err := r.documents(ctx)
+	found, err := r.list(ctx)
 	if err != nil {
 		return err
 	}
-	differ, err := r.compareItems(ctx, found)
+	has := found.of(table.Ref{Kind: table.KindShares, ID: table.SharesID})
+	r.hasShares = has.Version > 0 && !has.Deleted // a tombstone only says that shares exist
+	all, shares, err := r.compareItems(ctx, found)
 	if err != nil {
 		return err
 	}
+	before := r.result.Repaired
 	// Wrong documents are first, because a key may need the hash of a forged key.
-	for _, refs := range [][]table.Ref{differ.wrong, differ.missing, differ.shares} {
-		for some := range slices.Chunk(refs, page) {
-			if err := r.repair(ctx, some, differ.items); err != nil {
-				return err
-			}
+	if err := r.replace(ctx, all.wrong); err != nil {
+		return err
+	}
+	for some := range slices.Chunk(all.newer, page) {
+		wanted, err := r.wanted(ctx, some)
+		if err == nil {
+			err = r.apply(ctx, wanted)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := r.writeShares(ctx, shares); err != nil || r.table != control.Keys {
+		return err
+	}
+	if r.result.Repaired > before { // the keys were repaired together with what is under their hashes
+		if found, err = r.list(ctx); err != nil {
+			return err
 		}
 	}
 	return r.repairHashes(ctx, found)
 }
 
-// foundDocuments are the documents of a cell that belong to a table, as a run finds them.
-type foundDocuments struct {
-	seed   maphash.Seed
-	all    map[table.Ref]foundDocument // except those under the hashes of keys
-	keys   map[string]foundKey         // by their hashes
-	hashes map[string]foundDocument    // the documents under the hashes of keys
-}
-
-type foundDocument struct {
-	version, seq int64
-	deleted      bool
-	body         uint64 // a hash
-}
-
-type foundKey struct {
-	id   string
-	body uint64 // a hash
-}
-
-// kinds returns the kinds of the cell's documents that belong to the table.
-func (r *run) kinds() []table.Kind {
-	kinds := events.KindsIn(r.table)
-	if r.table == control.Keys {
-		kinds = append(kinds, table.KindKeyHash)
-	}
-	return kinds
-}
-
-// documents lists the cell's documents of the table. The head is read last, so that a document that is written
-// meanwhile is not above it.
-func (r *run) documents(ctx context.Context) (*foundDocuments, error) {
-	found := &foundDocuments{seed: maphash.MakeSeed(), all: map[table.Ref]foundDocument{},
-		keys: map[string]foundKey{}, hashes: map[string]foundDocument{}}
-	for _, kind := range r.kinds() {
-		for d, err := range r.store.List(ctx, kind) {
-			if err != nil {
-				return nil, fmt.Errorf("list each %s of the cell: %w", kind, err)
-			}
-			r.result.Documents++
-			f := foundDocument{d.Version, d.Seq, d.Deleted, maphash.Bytes(found.seed, d.Body)}
-			if kind == table.KindKeyHash {
-				found.hashes[d.ID] = f
-				continue
-			}
-			found.all[d.Ref] = f
-			if hash := d.KeyHash(); hash != "" && !d.Deleted {
-				found.keys[hash] = foundKey{d.ID, f.body}
-			}
-		}
-	}
-	return found, r.readHead(ctx)
-}
-
-// readHead reads the number of the last log entry.
-func (r *run) readHead(ctx context.Context) error {
-	head, err := r.store.Head(ctx)
-	if err != nil && !errors.Is(err, table.ErrEmpty) {
-		return fmt.Errorf("read the head of the cell: %w", err)
-	}
-	r.last = head.Seq
-	return nil
-}
-
-// isAboveHead returns why a document must be written again with the number of a new log entry: its number is above that
-// of the last one. It returns nil for all other documents. The head is read after the document.
-func (r *run) isAboveHead(ctx context.Context, d *table.Document) (forged, err error) {
-	if d.Seq > r.last {
-		err = r.readHead(ctx)
-	}
-	if err != nil || d.Seq <= r.last {
-		return nil, err
-	}
-	return fmt.Errorf("its sequence number is %d, and that of the last log entry is %d: it was forged, and is written "+
-		"again", d.Seq, r.last), nil
-}
-
-// differences are those between a control table and the cell's documents.
-type differences struct {
-	missing []table.Ref                 // documents that the cell lacks, or has an older version of
-	items   map[table.Ref]*control.Item // the items of missing
-	wrong   []table.Ref                 // the other documents that differ, and those without an item
-	shares  []table.Ref                 // the shares, written last: a cell must know all placements before them
-}
-
 // compareItems reads the items of the control table that cells receive, and compares them with the cell's documents.
-func (r *run) compareItems(ctx context.Context, found *foundDocuments) (d differences, err error) {
-	d.items = map[table.Ref]*control.Item{}
-	inCell, items := len(found.all), 0 // items without the canary's mark
+// The differences of the shares are separate, because they are written last.
+func (r *run) compareItems(ctx context.Context, found documents) (all, shares repairs, err error) {
+	items, unlisted := 0, maps.Clone(found) // items without the canary's mark; documents whose item was not listed
+	maps.DeleteFunc(unlisted, func(ref table.Ref, _ *table.Document) bool { return ref.Kind == table.KindKeyHash })
+	inCell := len(unlisted)
 	for after := ""; ; {
-		all, next, err := r.c.Tables.List(ctx, r.table, after, page)
+		some, next, err := r.c.Tables.List(ctx, r.table, after, page)
 		if errors.Is(err, control.ErrBadItem) {
 			r.badItems(ctx, err)
-			err = nil
+		} else if err != nil {
+			return all, shares, fmt.Errorf("list %s: %w", r.table, err)
 		}
-		if err != nil {
-			return d, fmt.Errorf("list %s: %w", r.table, err)
-		}
-		for i := range all {
-			ref, ok := table.RefOf(r.table, all[i].Key)
+		for i := range some {
+			ref, ok := table.RefOf(r.table, some[i].Key)
 			if ref.Kind != table.KindCanary {
 				items++
 			}
@@ -448,119 +396,161 @@ func (r *run) compareItems(ctx context.Context, found *foundDocuments) (d differ
 			}
 			r.result.Items++
 			r.result.ControlReads++
-			have := found.all[ref]
-			want := foundDocument{all[i].Version, have.seq, all[i].Deleted, maphash.Bytes(found.seed, all[i].Body)}
-			switch differs := have != want || have.seq > r.last; {
-			case differs && ref.Kind == table.KindShares:
-				d.shares = append(d.shares, ref)
-			case have.version < want.version:
-				d.missing, d.items[ref] = append(d.missing, ref), &all[i]
-			case differs:
-				d.wrong = append(d.wrong, ref)
+			delete(unlisted, ref)
+			to := &all
+			if ref.Kind == table.KindShares {
+				to = &shares
 			}
-			delete(found.all, ref)
+			r.compareItem(ctx, &some[i], found.of(ref), to)
 		}
 		if after = next; next == "" {
 			break
 		}
 	}
 	r.lost = items == 0 && inCell > maxRemovedOfEmpty
-	d.wrong = slices.AppendSeq(d.wrong, maps.Keys(found.all))
-	return d, nil
+	for _, have := range unlisted {
+		item, err := r.item(ctx, have.Ref)
+		switch {
+		case errors.Is(err, control.ErrBadItem): // it has been reported
+			r.compareNumber(ctx, have, &all)
+		case err != nil:
+			return all, shares, err
+		default:
+			r.compareItem(ctx, item, have, &all)
+		}
+	}
+	return all, shares, nil
 }
 
-// badItems reports items of the control table that cannot be read, by their keys. An item that cells never receive,
-// such as a cell's acknowledgement, does not set Lacking.
+// compareItem compares a document with its item, or with the absence of one (nil), and adds what must be repaired.
+func (r *run) compareItem(ctx context.Context, item *control.Item, have *table.Document, to *repairs) {
+	drift, want := Unknown, table.Document{Ref: have.Ref}
+	if item != nil {
+		if drift, want = Ahead, table.DocumentOf(item.Event()); have.Version == want.Version {
+			drift = Altered
+		}
+	}
+	switch {
+	case item == nil && r.lost:
+		r.report(ctx, Unknown, have.Ref, errLost)
+	case have.Version < want.Version:
+		to.newer = append(to.newer, item)
+	case have.Version == want.Version && have.Deleted == want.Deleted && bytes.Equal(have.Body, want.Body):
+	case item == nil || r.isReadable(ctx, &want) && r.isVerified(ctx, item, want.Ref):
+		r.report(ctx, drift, have.Ref, nil)
+		to.wrong = append(to.wrong, table.Replacement{Found: *have, Want: want})
+		return
+	}
+	r.compareNumber(ctx, have, to)
+}
+
+// compareNumber has a document written again if its number is above that of the last log entry.
+func (r *run) compareNumber(ctx context.Context, have *table.Document, to *repairs) {
+	if have.Seq > r.last {
+		r.report(ctx, Altered, have.Ref, r.forgedNumber(have))
+		to.wrong = append(to.wrong, table.Replacement{Found: *have, Want: *have})
+	}
+}
+
+func (r *run) forgedNumber(d *table.Document) error {
+	return fmt.Errorf("its sequence number is %d, and that of the last log entry is %d: it was forged, and is written "+
+		"again", d.Seq, r.last)
+}
+
+// isVerified reports an item that Sluice did not write. As in the publisher, such an item reaches no cell.
+func (r *run) isVerified(ctx context.Context, item *control.Item, ref table.Ref) bool {
+	err := item.Verify()
+	if err != nil {
+		r.lacking = true
+		r.report(ctx, Unreadable, ref, err)
+	}
+	return err == nil
+}
+
+// isReadable reports shares or a placement that cells of this version cannot read. The cell lacks nothing then, because
+// there is nothing better that it could receive.
+func (r *run) isReadable(ctx context.Context, d *table.Document) bool {
+	err := table.Readable(d)
+	if err != nil {
+		r.report(ctx, Unreadable, d.Ref, err)
+	}
+	return err == nil
+}
+
+// badItems reports items of the control table that cannot be read, by their keys. Cells never receive some of them,
+// such as a cell's acknowledgement.
 func (r *run) badItems(ctx context.Context, err error) {
 	items, whole := control.BadItems(err)
 	if !whole {
+		r.lacking = true
 		r.report(ctx, Unreadable, table.Ref{}, err)
 		return
 	}
 	for _, item := range items {
-		if ref, ok := table.RefOf(r.table, item.Key); ok {
-			r.report(ctx, Unreadable, ref, item)
-		} else {
-			r.unreadable(ctx, table.Ref{}, item)
+		ref, ok := table.RefOf(r.table, item.Key)
+		if !ok {
+			ref = table.Ref{}
 		}
+		r.lacking = r.lacking || ok
+		r.report(ctx, Unreadable, ref, item)
 	}
 }
 
-// repairs holds the documents that must be written to the cell.
-type repairs struct {
-	newer    []table.Document    // documents that are newer than the cell's
-	replaced []table.Replacement // documents of the cell that are wrong
-}
-
-// add adds the right document in place of the cell's.
-func (r *repairs) add(want table.Document, have *table.Document) {
-	if want.Version > have.Version {
-		r.newer = append(r.newer, want)
-		return
+// wanted reads the documents of newer items again, since they may have arrived meanwhile, and returns those that must
+// be written.
+func (r *run) wanted(ctx context.Context, items []*control.Item) (wanted []table.Document, err error) {
+	refs := make([]table.Ref, len(items))
+	for i, item := range items {
+		refs[i], _ = table.RefOf(item.Table, item.Key)
 	}
-	r.replaced = append(r.replaced, table.Replacement{Found: *have, Want: want})
-}
-
-// write writes the repairs, and replaces wrong documents first: a key may need the hash of a forged key.
-func (r *run) write(ctx context.Context, m *repairs) error {
-	return errors.Join(r.replace(ctx, m.replaced), r.apply(ctx, m.newer))
-}
-
-// repair reads the documents and their items again, because the differences may be gone, and repairs what still
-// differs. Items that were listed are not read again for documents that are older than they are.
-func (r *run) repair(ctx context.Context, refs []table.Ref, listed map[table.Ref]*control.Item) error {
-	// The cell is read first: whatever it has then, the control tables have when they are read, unless it is forged.
-	got, err := r.read(ctx, refs...)
+	got, err := r.read(ctx, refs)
 	if err != nil {
-		return fmt.Errorf("read %d documents of the cell: %w", len(refs), err)
+		return nil, err
 	}
-	var all, shares repairs // shares holds the cell's first shares, which are written separately
-	for i, ref := range refs {
-		have, item, err := &got[i], listed[ref], error(nil)
-		if item == nil || have.Version >= item.Version {
-			item, err = r.item(ctx, ref)
-		}
-		if err != nil && !errors.Is(err, control.ErrBadItem) {
-			return err
-		}
-		var want table.Document
-		differs := false
-		if err == nil { // an item that cannot be read has been reported
-			want, differs = r.wanted(ctx, item, have)
-		}
-		forged, err := r.isAboveHead(ctx, have)
-		if err != nil {
-			return err
-		}
+	for i, item := range items {
+		have, want := &got[i], table.DocumentOf(item.Event())
 		switch {
-		case forged != nil && !differs:
-			r.report(ctx, Altered, ref, forged)
-			want = *have
-		case !differs:
+		case have.Version >= want.Version:
 			continue
+		case r.c.Now().Sub(item.ChangedAt).Abs() < r.c.Grace:
+			r.result.UnderWay++
+			r.lacking = r.lacking || want.Kind == table.KindPlacement
+			continue
+		case !r.isVerified(ctx, item, want.Ref):
+			continue
+		case !r.isReadable(ctx, &want):
+			// The cell keeps the version that it has. Only a cell without shares stores that the document is unknown.
+			// Otherwise it could conclude that there are no shares, or that every cell serves the placement's tenant.
+			if !r.hasShares && (want.Kind == table.KindPlacement || have.Version == 0) {
+				wanted = append(wanted, table.Unknown(want))
+			}
+			continue
+		case have.Version == 0:
+			r.report(ctx, Missing, want.Ref, nil)
+		default:
+			r.report(ctx, Older, want.Ref, nil)
 		}
-		if firstShares(ref, have) {
-			shares.add(want, have)
-		} else {
-			all.add(want, have)
-		}
+		wanted = append(wanted, want)
 	}
-	if err := r.write(ctx, &all); err != nil {
+	return wanted, nil
+}
+
+// writeShares repairs the shares. A cell does not receive its first shares while it may lack a placement.
+func (r *run) writeShares(ctx context.Context, shares repairs) error {
+	if len(shares.wrong)+len(shares.newer) == 0 {
+		return nil
+	}
+	wanted, err := r.wanted(ctx, shares.newer)
+	if err != nil {
 		return err
 	}
-	if r.lacking && len(shares.newer)+len(shares.replaced) > 0 {
+	if !r.hasShares && r.lacking {
 		r.c.Log.ErrorContext(ctx, "the cell does not receive its first shares, because it may lack a placement: "+
 			"it grants nothing until a later run writes them. See what this run "+
 			"reports as unreadable or refused")
 		return nil
 	}
-	return r.write(ctx, &shares)
-}
-
-// firstShares reports whether ref names the shares, and the cell has never had shares that it could read. A tombstone
-// only says that shares exist.
-func firstShares(ref table.Ref, have *table.Document) bool {
-	return ref.Kind == table.KindShares && (have.Version == 0 || have.Deleted)
+	return errors.Join(r.replace(ctx, shares.wrong), r.apply(ctx, wanted))
 }
 
 // item returns the item of a document, or nil if there is none.
@@ -580,108 +570,12 @@ func (r *run) item(ctx context.Context, ref table.Ref) (*control.Item, error) {
 	return &item, nil
 }
 
-// wanted compares an item, or its absence (nil), with the cell's document. It returns true if the returned document
-// must replace the cell's. If that document has version 0, the cell's must be removed.
-func (r *run) wanted(ctx context.Context, item *control.Item, have *table.Document) (table.Document, bool) {
-	if item == nil {
-		return r.unknown(ctx, have)
-	}
-	want := table.DocumentOf(item.Event())
-	switch {
-	case have.Version >= want.Version:
-		return want, r.mustReplace(ctx, item, &want, have)
-	case r.c.Now().Sub(item.ChangedAt).Abs() < r.c.Grace:
-		r.result.UnderWay++
-		r.lacking = r.lacking || want.Kind == table.KindPlacement
-		return want, false
-	}
-	if err := item.Verify(); err != nil { // as in the publisher: an item that Sluice did not write reaches no cell
-		r.report(ctx, Unreadable, want.Ref, err)
-		return want, false
-	}
-	if err := table.Readable(&want); err != nil {
-		return r.keepReadable(ctx, want, have, err)
-	}
-	switch have.Version {
-	case 0:
-		r.report(ctx, Missing, want.Ref, nil)
-	default:
-		r.report(ctx, Older, want.Ref, nil)
-	}
-	return want, true
-}
-
 // errLost is reported with documents that have no item, and that are not removed because their control table counts as
 // lost.
 var errLost = errors.New(
 	"the control table is empty: it was lost, or is not the right one; nothing of it is removed from the cell. " +
 		"If it is meant to be empty, write any one item to it, and the next run removes these documents: see the " +
 		"runbook about forged cell documents")
-
-// unknown reports a document that has no item. It returns true if the document must be removed.
-func (r *run) unknown(ctx context.Context, have *table.Document) (none table.Document, remove bool) {
-	none.Ref = have.Ref
-	switch {
-	case have.Version == 0:
-		return none, false
-	case r.lost:
-		r.report(ctx, Unknown, have.Ref, errLost)
-		return none, false
-	}
-	r.report(ctx, Unknown, have.Ref, nil)
-	return none, true
-}
-
-// mustReplace handles a document whose version is the item's or newer. It returns true if the item must replace the
-// document.
-func (r *run) mustReplace(ctx context.Context, item *control.Item, want, have *table.Document) bool {
-	if err := table.Readable(want); err != nil {
-		r.unreadable(ctx, want.Ref, err)
-		return false
-	}
-	drift := Ahead
-	if have.Version == want.Version {
-		if sameContent(item, have) {
-			return false
-		}
-		drift = Altered
-	}
-	if err := item.Verify(); err != nil {
-		r.report(ctx, Unreadable, want.Ref, err)
-		return false
-	}
-	r.report(ctx, drift, want.Ref, nil)
-	return true
-}
-
-// unreadable reports an item that cannot be read. It does not set Lacking, because there is nothing better that the
-// cell could receive: shares or a placement that cells of this version cannot read, or an item that cells never
-// receive.
-func (r *run) unreadable(ctx context.Context, ref table.Ref, why error) {
-	lacking := r.lacking
-	r.report(ctx, Unreadable, ref, why)
-	r.lacking = lacking
-}
-
-// keepReadable is called if the newest shares, or a placement, cannot be read. The cell then keeps the version that it
-// has. Only a cell without shares stores a tombstone, which says that the document exists and is unknown. Otherwise the
-// cell could conclude that there are no shares, or that every cell serves the tenant of the placement.
-func (r *run) keepReadable(
-	ctx context.Context, want table.Document, have *table.Document, why error,
-) (table.Document, bool) {
-	if want.Kind == table.KindShares {
-		r.unreadable(ctx, want.Ref, why)
-		return table.Unknown(want), have.Version == 0
-	}
-	shares := table.Ref{Kind: table.KindShares, ID: table.SharesID}
-	got, err := r.read(ctx, shares)
-	if err != nil {
-		r.report(ctx, Unreadable, want.Ref, errors.Join(why, err))
-		return want, false
-	}
-	r.unreadable(ctx, want.Ref, why)
-	return table.Unknown(want), firstShares(shares, &got[0])
-}
 
 // page is how many items are requested at a time.
 const page = 500
@@ -691,9 +585,6 @@ const logged = 20
 
 func (r *run) report(ctx context.Context, d Drift, ref table.Ref, err error) {
 	r.result.Drift[d]++
-	if d == Unreadable || d == Refused {
-		r.lacking = true
-	}
 	if r.result.Drift[d] > logged {
 		return
 	}
@@ -712,58 +603,25 @@ func (r *run) report(ctx context.Context, d Drift, ref table.Ref, err error) {
 	r.c.Log.LogAttrs(ctx, level, "the cell differs from the control tables", attrs...)
 }
 
-// apply writes documents as an applier does. A document that the store refuses is reported, and the others are written
-// nevertheless.
+// apply writes documents as an applier does.
 func (r *run) apply(ctx context.Context, documents []table.Document) error {
-	if len(documents) == 0 {
-		return nil
-	}
-	n, err := table.Apply(ctx, r.store, documents, r.c.Now)
-	r.result.Repaired += int64(n)
-	switch {
-	case err == nil:
-		return nil
-	case !errors.Is(err, table.ErrInvalid):
-		return err
-	case len(documents) == 1:
-		r.report(ctx, Refused, documents[0].Ref, err)
-		return nil
-	}
-	half := len(documents) / 2
-	return errors.Join(r.apply(ctx, documents[:half]), r.apply(ctx, documents[half:]))
+	return writeEach(ctx, r, documents, func(d *table.Document) table.Ref { return d.Ref },
+		func(some []table.Document) (int, error) { return table.Apply(ctx, r.store, some, r.c.Now) })
 }
 
-// replace replaces wrong documents of the cell by items. An item that the store refuses is reported, and the others are
-// written nevertheless.
+// replace replaces wrong documents of the cell. It then reads their items once more, and applies those that have
+// changed since. The event of such a change may have arrived while the cell still had a forged, higher version, and was
+// then ignored as old.
 func (r *run) replace(ctx context.Context, all []table.Replacement) error {
-	if len(all) == 0 {
-		return nil
-	}
-	n, err := table.Repair(ctx, r.store, all, r.c.Now)
-	r.result.Repaired += int64(n)
-	switch {
-	case err == nil:
-		return r.applyNewer(ctx, all)
-	case !errors.Is(err, table.ErrInvalid):
+	err := writeEach(ctx, r, all, func(one *table.Replacement) table.Ref { return one.Want.Ref },
+		func(some []table.Replacement) (int, error) { return table.Repair(ctx, r.store, some, r.c.Now) })
+	if err != nil {
 		return err
-	case len(all) == 1:
-		r.report(ctx, Refused, shown(all[0].Want.Ref), err)
-		return nil
 	}
-	half := len(all) / 2
-	return errors.Join(r.replace(ctx, all[:half]), r.replace(ctx, all[half:]))
-}
-
-// applyNewer reads the items of repaired documents once more, and applies those that have changed since. The event of
-// such a change may have arrived while the cell still had a forged, higher version, and was then ignored as old.
-func (r *run) applyNewer(ctx context.Context, all []table.Replacement) error {
 	var newer []table.Document
 	for i := range all {
 		item, err := r.item(ctx, all[i].Want.Ref)
-		if errors.Is(err, control.ErrBadItem) {
-			continue
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, control.ErrBadItem) {
 			return err
 		}
 		if item == nil || item.Version <= all[i].Want.Version || item.Verify() != nil {
@@ -776,7 +634,68 @@ func (r *run) applyNewer(ctx context.Context, all []table.Replacement) error {
 	return r.apply(ctx, newer)
 }
 
-// sameContent reports whether a document has the content of its item.
-func sameContent(item *control.Item, d *table.Document) bool {
-	return item.Deleted == d.Deleted && string(item.Body) == string(d.Body)
+// writeEach calls write with all. If the table refuses one of them, it is reported, and the others are written.
+func writeEach[T any](
+	ctx context.Context, r *run, all []T, ref func(*T) table.Ref, write func(some []T) (int, error),
+) error {
+	if len(all) == 0 {
+		return nil
+	}
+	n, err := write(all)
+	r.result.Repaired += int64(n)
+	switch {
+	case !errors.Is(err, table.ErrInvalid):
+		return err
+	case len(all) == 1:
+		r.lacking = true
+		r.report(ctx, Refused, shown(ref(&all[0])), err)
+		return nil
+	}
+	half := len(all) / 2
+	return errors.Join(writeEach(ctx, r, all[:half], ref, write), writeEach(ctx, r, all[half:], ref, write))
+}
+
+// repairHashes repairs the documents that the cell has under hashes of keys. Each key of the cell must have one, which
+// equals the key's own document. All others are removed.
+func (r *run) repairHashes(ctx context.Context, found documents) error {
+	keys, refs := map[string]*table.Document{}, map[table.Ref]bool{} // keys by their hashes; documents under hashes
+	for ref, d := range found {
+		if hash := d.KeyHash(); hash != "" {
+			keys[hash] = d
+			refs[table.Ref{Kind: table.KindKeyHash, ID: hash}] = true
+		} else if ref.Kind == table.KindKeyHash {
+			refs[ref] = true
+		}
+	}
+	var wrong []table.Replacement
+	for ref := range refs {
+		have, key := found.of(ref), keys[ref.ID]
+		there := have.Version > 0 && !have.Deleted
+		drift, why, want, reads := Altered, error(nil), table.Document{Ref: ref}, []table.Ref{ref}
+		shown := table.Ref{Kind: ref.Kind} // the hash must not be logged
+		if key != nil {
+			want.Version, want.Body = 1, key.Body
+			shown.ID, reads = key.ID, append(reads, key.Ref)
+		}
+		switch {
+		case have.Seq > r.last:
+			why = r.forgedNumber(have)
+		case key == nil && !there, key != nil && there && bytes.Equal(have.Body, key.Body):
+			continue
+		case key == nil:
+			drift = Unknown
+		case !there:
+			drift = Missing
+		}
+		// If one of the two was written since it was listed, a later run compares them.
+		got, err := r.read(ctx, reads)
+		if err != nil {
+			return err
+		}
+		if got[0].Seq == have.Seq && (key == nil || got[1].Seq == key.Seq) {
+			r.report(ctx, drift, shown, why)
+			wrong = append(wrong, table.Replacement{Found: *have, Want: want})
+		}
+	}
+	return r.replace(ctx, wrong)
 }
