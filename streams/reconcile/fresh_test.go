@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -25,10 +26,15 @@ type orderedCell struct {
 	grace                   time.Duration
 	placed, shares, tenants int
 	tooEarly                []string
+	refused                 string // the id of a document that the table refuses
 }
 
 // Commit implements [table.Store].
 func (o *orderedCell) Commit(ctx context.Context, step table.Step) error {
+	refused := func(d table.Document) bool { return o.refused != "" && d.ID == o.refused }
+	if slices.ContainsFunc(step.Documents, refused) {
+		return fmt.Errorf("commit: %w", table.ErrInvalid)
+	}
 	if err := o.world.Commit(ctx, step); err != nil {
 		return err
 	}
@@ -158,6 +164,39 @@ func TestFirstSharesWaitForEveryPlacement(t *testing.T) {
 			if o.shares != 2 {
 				t.Errorf("the shares were written %d times, want twice: newer ones replace those that the cell has",
 					o.shares)
+			}
+		})
+	}
+}
+
+// Guarantees that a cell does not get its first shares while its table refuses a placement, or while a placement is not
+// as Sluice wrote it.
+func TestFirstSharesWaitForSpoiltPlacements(t *testing.T) {
+	key := shares.PlacementKey("t000003")
+	for what, spoil := range map[string]func(o *orderedCell) (mend func()){
+		"refused": func(o *orderedCell) func() {
+			o.refused = key
+			return func() { o.refused = "" }
+		},
+		"altered": func(o *orderedCell) func() {
+			was := o.items[name{control.Cells, key}]
+			altered := was
+			altered.Body = []byte(strings.Replace(placementBody("t000003"), `"from":1`, `"from":2`, 1))
+			o.items[name{control.Cells, key}] = altered
+			return func() { o.items[name{control.Cells, key}] = was }
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			o := newEmptyCell(t, 5, 3)
+			mend := spoil(o)
+			o.runToEnd(time.Hour)
+			if o.shares != 0 || o.placed != 4 {
+				t.Fatalf("got %d shares and %d placements, want none and 4", o.shares, o.placed)
+			}
+			mend()
+			o.runToEnd(time.Hour)
+			if o.wantRepaired(); o.shares != 1 {
+				t.Errorf("the shares were written %d times, want once", o.shares)
 			}
 		})
 	}

@@ -48,6 +48,7 @@ type world struct {
 	badRows      []table.BadRow                            // of the cell
 	onList       func(t control.Table, after string) error // called before a page of a control table is read
 	onCell       func(refs []table.Ref) error              // called before documents of the cell are read
+	onCellList   func(kind table.Kind)                     // called before documents of the cell are listed
 	onStep       func()                                    // called before a step is committed to the cell
 	commits      int
 	controlReads int // items that were read from the control tables
@@ -141,6 +142,9 @@ func (w *world) Get(ctx context.Context, refs ...table.Ref) ([]table.Document, e
 
 func (w *world) List(ctx context.Context, kind table.Kind) iter.Seq2[table.Document, error] {
 	return func(yield func(table.Document, error) bool) {
+		if w.onCellList != nil {
+			w.onCellList(kind)
+		}
 		for _, row := range slices.Clone(w.badRows) {
 			if row.Kind == kind && !yield(table.Document{}, fmt.Errorf("list: %w", &row)) {
 				return
