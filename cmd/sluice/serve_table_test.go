@@ -24,9 +24,7 @@ func configTableOf(t *testing.T, endpoint string, units int) (documents *configt
 	client, done := dynamodbtest.Connect(endpoint)
 	t.Cleanup(done)
 	name = tableName(t)
-	if err := configtable.Create(t.Context(), client, name); err != nil {
-		t.Fatal(err)
-	}
+	dynamodbtest.CreateConfigTable(t, client, name)
 	documents = configtable.New(configtable.Config{Client: client, Table: name})
 	file = filepath.Join(t.TempDir(), "limits.yaml")
 	if err := os.WriteFile(file, []byte("domain: api\nsluice: {mapping: {tenant: tenant}}\n"), 0o600); err != nil {

@@ -72,9 +72,7 @@ type configTable struct {
 func newConfigTable(t *testing.T, client *awsdynamodb.Client) *configTable {
 	t.Helper()
 	c := &configTable{t: t, name: "config-" + strings.ToLower(rand.Text())}
-	if err := dynamotable.Create(t.Context(), client, c.name); err != nil {
-		t.Fatal(err)
-	}
+	dynamodbtest.CreateConfigTable(t, client, c.name)
 	c.documents = dynamotable.New(dynamotable.Config{Client: client, Table: c.name})
 	return c
 }

@@ -105,13 +105,12 @@ func TestOperatorsFunctions(t *testing.T) {
 	t.Cleanup(done)
 	prefix := fmt.Sprintf("operators-%d-%d-", os.Getpid(), time.Now().UnixNano())
 	names := dynamo.Names(prefix)
-	for _, err := range []error{
-		dynamo.Create(t.Context(), client, names), dynamotable.Create(t.Context(), client, prefix+"config"),
-		dynamodb.Create(t.Context(), client, prefix+"counters"),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, name := range names {
+		dynamodbtest.CreateControlTable(t, client, name)
+	}
+	dynamodbtest.CreateConfigTable(t, client, prefix+"config")
+	if err := dynamodb.Create(t.Context(), client, prefix+"counters"); err != nil {
+		t.Fatal(err)
 	}
 	manager := &secretstest.Manager{}
 	secrets, stop, err := manager.Listen()

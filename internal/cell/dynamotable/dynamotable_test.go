@@ -41,15 +41,8 @@ func newTable(tb testing.TB) (*dynamodb.Client, string) {
 	tb.Helper()
 	c, done := dynamodbtest.Connect(dynamodbtest.Need(tb))
 	name := fmt.Sprintf("cellconfig-%d-%d-%d", os.Getpid(), time.Now().UnixNano(), tables.Add(1))
-	if err := dynamotable.Create(tb.Context(), c, name); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if _, err := c.DeleteTable(context.Background(), &dynamodb.DeleteTableInput{TableName: &name}); err != nil {
-			tb.Error(err)
-		}
-		done()
-	})
+	tb.Cleanup(done)
+	dynamodbtest.CreateConfigTable(tb, c, name)
 	return c, name
 }
 
@@ -165,13 +158,6 @@ func TestRetention(t *testing.T) {
 	want := fmt.Sprint(log[0].At.Add(90 * time.Minute).Unix())
 	if ttl, ok := out.Item["ttl"].(*types.AttributeValueMemberN); !ok || ttl.Value != want {
 		t.Errorf("the entry's ttl is %v, want %s", out.Item["ttl"], want)
-	}
-	described, err := c.DescribeTimeToLive(t.Context(), &dynamodb.DescribeTimeToLiveInput{TableName: &name})
-	if err != nil || aws.ToString(described.TimeToLiveDescription.AttributeName) != "ttl" {
-		t.Errorf("time to live of the table: %+v, %v; want by ttl", described, err)
-	}
-	if err := dynamotable.Create(t.Context(), c, name); err != nil {
-		t.Errorf("Create of a table that exists: %v, want no error", err)
 	}
 }
 

@@ -62,8 +62,8 @@ func TestWriteUnitsOfAnApply(t *testing.T) {
 	connection, done := dynamodbtest.Connect(url)
 	t.Cleanup(done)
 	names := dynamo.Names(fmt.Sprintf("apply-%d-%d-", os.Getpid(), time.Now().UnixNano()))
-	if err := dynamo.Create(t.Context(), connection, names); err != nil {
-		t.Fatal(err)
+	for _, name := range names {
+		dynamodbtest.CreateControlTable(t, connection, name)
 	}
 	metered := &writes{Client: connection}
 	tables := dynamo.New(metered, names)

@@ -25,7 +25,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -201,41 +200,4 @@ func write(name *string, next, current *control.Item) *dynamodb.PutItemInput {
 		in.ExpressionAttributeValues = Row{":v": was[Version], ":h": was[Hash]}
 	}
 	return in
-}
-
-// creator is the part of *dynamodb.Client that Create uses.
-type creator interface {
-	dynamodb.DescribeTableAPIClient
-	CreateTable(context.Context, *dynamodb.CreateTableInput, ...func(*dynamodb.Options)) (*dynamodb.CreateTableOutput,
-		error)
-}
-
-// Create makes the tables, billed per request, with streams of new and old images, and waits until they exist. It
-// leaves existing tables as they are. Backups and deletion protection are set by the deployment.
-func Create(ctx context.Context, c creator, names map[control.Table]string) error {
-	for _, name := range names {
-		_, err := c.CreateTable(ctx, &dynamodb.CreateTableInput{
-			TableName:   aws.String(name),
-			BillingMode: types.BillingModePayPerRequest,
-			AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String(ID),
-				AttributeType: types.ScalarAttributeTypeS}},
-			KeySchema: []types.KeySchemaElement{{AttributeName: aws.String(ID),
-				KeyType: types.KeyTypeHash}},
-			StreamSpecification: &types.StreamSpecification{StreamEnabled: aws.Bool(true),
-				StreamViewType: types.StreamViewTypeNewAndOldImages},
-		})
-		var exists *types.ResourceInUseException
-		if err != nil && !errors.As(err, &exists) {
-			return fmt.Errorf("create table %s: %w", name, err)
-		}
-	}
-	for _, name := range names {
-		wait := dynamodb.NewTableExistsWaiter(c, func(o *dynamodb.TableExistsWaiterOptions) {
-			o.MinDelay, o.MaxDelay = time.Second/4, time.Second
-		})
-		if err := wait.Wait(ctx, &dynamodb.DescribeTableInput{TableName: aws.String(name)}, 2*time.Minute); err != nil {
-			return fmt.Errorf("create table %s: %w", name, err)
-		}
-	}
-	return nil
 }

@@ -69,17 +69,9 @@ func openFresh(tb testing.TB) *named {
 	c := connect(tb)
 	prefix := fmt.Sprintf("control-%d-%d-", os.Getpid(), prefixes.Add(1))
 	names := dynamo.Names(prefix)
-	if err := dynamo.Create(context.Background(), c, names); err != nil {
-		tb.Fatal(err)
+	for _, name := range names {
+		dynamodbtest.CreateControlTable(tb, c, name)
 	}
-	tb.Cleanup(func() {
-		for _, name := range names {
-			if _, err := c.DeleteTable(context.Background(),
-				&sdk.DeleteTableInput{TableName: aws.String(name)}); err != nil {
-				tb.Error(err)
-			}
-		}
-	})
 	return openWithPrefix(tb, c, prefix)
 }
 
@@ -553,13 +545,5 @@ func TestNew(t *testing.T) {
 	}
 	if _, _, err := tables.List(t.Context(), control.Tenants, "", 1); !errors.Is(err, control.ErrInvalid) {
 		t.Errorf("List of a table without a name: got the error %v, want ErrInvalid", err)
-	}
-}
-
-// Guarantees that making the tables twice is not an error, for two deployments at once or a repeated test.
-func TestCreateTwice(t *testing.T) {
-	tables := openFresh(t)
-	if err := dynamo.Create(t.Context(), connect(t), dynamo.Names(tables.prefix)); err != nil {
-		t.Error(err)
 	}
 }

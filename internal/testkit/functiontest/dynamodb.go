@@ -1,13 +1,10 @@
 package functiontest
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"testing"
 	"time"
-
-	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/control"
@@ -33,22 +30,12 @@ func NewStores(t testing.TB) *Stores {
 	t.Cleanup(done)
 	prefix := fmt.Sprintf("function-%d-%d-", os.Getpid(), time.Now().UnixNano())
 	s := &Stores{URL: url, Names: dynamo.Names(prefix), Config: prefix + "config"}
-	err := dynamo.Create(t.Context(), c, s.Names)
-	if err == nil {
-		err = dynamotable.Create(t.Context(), c, s.Config)
+	for _, name := range s.Names {
+		dynamodbtest.CreateControlTable(t, c, name)
 	}
-	t.Cleanup(func() {
-		for _, name := range s.Names {
-			// Errors are ignored, since a table may not have been created.
-			_, _ = c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: &name})
-		}
-		_, _ = c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: &s.Config})
-	})
+	dynamodbtest.CreateConfigTable(t, c, s.Config)
 	s.Control = dynamo.New(c, s.Names)
 	s.Cell = dynamotable.New(dynamotable.Config{Client: c, Table: s.Config})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return s
 }
 
