@@ -31,10 +31,6 @@ type HandlerConfig struct {
 	Log      *slog.Logger        // default slog.Default()
 	Cell     string              // the cell's id, for each log line; "" is left out
 
-	// LogDenials logs each denial at Info instead of Debug, which is a line for each request that is denied. Calls that
-	// are not identified are always logged: at Info one a second for each reason, and the rest at Debug.
-	LogDenials bool
-
 	// InvocationID returns the id that Lambda's own log lines give the invocation; it reads the id from the context. If
 	// nil, log lines have no such id.
 	InvocationID func(context.Context) string

@@ -330,7 +330,7 @@ func TestHandlerEncodesNames(t *testing.T) {
 		text += fmt.Sprintf("  - { id: %s, plan: p }\n", quoted)
 	}
 	for _, s := range shapes {
-		w := newWorld(t, text, func(c *setup) { c.handler.LogDenials = true })
+		w := newWorld(t, text)
 		for _, n := range nasty {
 			c := withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("tenant_id", n, "sub", n))))
 			for _, want := range []string{"allowed", "limited"} {
@@ -354,7 +354,7 @@ func TestHandlerEncodesNames(t *testing.T) {
 			}
 		}
 		if lines := w.records("denied"); len(lines) != len(nasty) || lines[0]["tenant"] != "evil%20X-Admin%3A%201" ||
-			lines[0]["level"] != "INFO" {
+			lines[0]["level"] != "DEBUG" {
 			t.Errorf("%s: %d lines, the first %v", s, len(lines), lines)
 		}
 	}
@@ -578,7 +578,7 @@ ipLimits: [ { id: per-address, algorithm: fixed_window, threshold: 6, period: 1h
 }
 
 // Guarantees what a log line says about a request: its ids, its route, the reason, and the trace of the gateway or of
-// Lambda. Denials are logged only with LogDenials. Calls without a credential are logged once a second for each reason.
+// Lambda. Denials are logged at Debug. Calls without a credential are logged once a second for each reason.
 func TestHandlerLogs(t *testing.T) {
 	w := newWorld(t, allPlans, func(c *setup) {
 		c.level = slog.LevelInfo
@@ -640,9 +640,9 @@ func TestHandlerLogs(t *testing.T) {
 type invocation struct{}
 
 // Guarantees that a failure which an operator has to repair is logged as a warning with its cause, once a second
-// however many calls it fails; and what the line of a denial says with LogDenials.
+// however many calls it fails; and what the line of a denial says.
 func TestHandlerWarns(t *testing.T) {
-	w := newWorld(t, allPlans, func(c *setup) { c.level, c.handler.LogDenials = slog.LevelInfo, true })
+	w := newWorld(t, allPlans, func(c *setup) { c.level = slog.LevelInfo })
 	w.configuration.keyErr, w.configuration.stale = errNotLoaded, true
 	for range 2 {
 		for range 5 {
@@ -661,7 +661,7 @@ func TestHandlerWarns(t *testing.T) {
 		line["outcome"] != "unidentified" {
 		t.Errorf("the cause is missing: %v", line)
 	}
-	w.configuration.keyErr = nil
+	w = newWorld(t, allPlans)
 	for range 5 {
 		w.expect(apigw.RESTRequest, withKey("acme"), "allowed")
 	}

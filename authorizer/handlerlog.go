@@ -29,9 +29,8 @@ func (h *Handler) logDecision(ctx context.Context, event *apigw.Event, a *Answer
 	}
 	switch a.Kind {
 	case answer.Allowed:
-		level := levelIf(h.config.LogDenials, slog.LevelInfo)
-		if a.ShadowDenial != answer.Allowed && h.config.Log.Enabled(ctx, level) {
-			h.logLine(ctx, level, "passed in shadow", event, a.logAttrs()...)
+		if a.ShadowDenial != answer.Allowed && h.config.Log.Enabled(ctx, slog.LevelDebug) {
+			h.logLine(ctx, slog.LevelDebug, "passed in shadow", event, a.logAttrs()...)
 		}
 	case answer.NoCredential, answer.BadCredential:
 		suppressed, ok := h.logs.admit(a.Reason, a.At)
@@ -50,8 +49,9 @@ func (h *Handler) logDecision(ctx context.Context, event *apigw.Event, a *Answer
 				slog.Any("error", a.Err), slog.String("instance", a.Instance), slog.Int64("more", suppressed))
 		}
 	default:
-		if level := levelIf(h.config.LogDenials, slog.LevelInfo); h.config.Log.Enabled(ctx, level) {
-			h.logLine(ctx, level, "denied", event, append(a.logAttrs(), slog.String("instance", a.Instance))...)
+		if h.config.Log.Enabled(ctx, slog.LevelDebug) {
+			h.logLine(ctx, slog.LevelDebug, "denied", event,
+				append(a.logAttrs(), slog.String("instance", a.Instance))...)
 		}
 	}
 }

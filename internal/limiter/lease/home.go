@@ -20,7 +20,7 @@ func isHomeQuota(t *limit.Tier) bool { return t.Limit().Home != "" && t.Calendar
 // lifeOf returns the longest life of a lease of the counter, µs.
 func (s *Store) lifeOf(c *counter) int64 {
 	if c.isHomeQuota {
-		return s.homeLife
+		return HomeLife.Microseconds()
 	}
 	return s.life
 }

@@ -72,7 +72,7 @@ var _ limit.Store = (*Store)(nil)
 // Defaults of a [Config].
 const (
 	DefaultLife          = 10 * time.Second       // a process leases what it expects to spend meanwhile
-	DefaultHomeLife      = 60 * time.Second       // the same of a home cell, to which calls cost more
+	HomeLife             = 60 * time.Second       // of a lease of a home quota: calls to a home cell cost more
 	DefaultGiveBackEvery = 200 * time.Millisecond // measured, see docs/benchmarks.md#leases
 	DefaultMaxCounters   = 200_000                // about 100 MB
 )
@@ -90,7 +90,6 @@ type Config struct {
 	HomeQuotasOnly bool
 	Rule           Rule             // how much to lease; if nil, Adaptive
 	Life           time.Duration    // the longest life of a lease; 0 selects DefaultLife
-	HomeLife       time.Duration    // the same for home quotas; 0 selects DefaultHomeLife
 	GiveBackEvery  time.Duration    // how often spare units are given back; 0 selects the default; below 0: never
 	MaxCounters    int              // how many counters are held at most; others are not leased; 0 selects the default
 	Clock          func() time.Time // the time of what no request asks for, and how long calls take; if nil, Runtime's
@@ -107,7 +106,6 @@ type Store struct {
 	seed         maphash.Seed
 	boot         uint64 // random; the first half of the receipts' ids
 	life         int64  // µs
-	homeLife     int64  // µs
 	counterCount atomic.Int64
 
 	lastCallFailed atomic.Bool // suspends leasing until a call succeeds: a grant whose reply is lost lies idle
@@ -127,13 +125,11 @@ func New(c Config) (*Store, error) {
 	switch {
 	case c.Store == nil:
 		return nil, errors.New("lease store: Store is missing")
-	case c.Life < 0 || c.HomeLife < 0 || c.MaxCounters < 0:
-		return nil, fmt.Errorf("lease store: Life %s, HomeLife %s or MaxCounters %d is below zero",
-			c.Life, c.HomeLife, c.MaxCounters)
+	case c.Life < 0 || c.MaxCounters < 0:
+		return nil, fmt.Errorf("lease store: Life %s or MaxCounters %d is below zero", c.Life, c.MaxCounters)
 	}
 	c.setDefaults()
-	s := &Store{config: c, seed: maphash.MakeSeed(), boot: rand.Uint64(), life: c.Life.Microseconds(),
-		homeLife: c.HomeLife.Microseconds()}
+	s := &Store{config: c, seed: maphash.MakeSeed(), boot: rand.Uint64(), life: c.Life.Microseconds()}
 	for i := range s.shards {
 		s.shards[i].store, s.shards[i].owners = s, make(map[limit.Owner]*ownerLeases)
 	}
@@ -149,9 +145,6 @@ func New(c Config) (*Store, error) {
 func (c *Config) setDefaults() {
 	if c.Life == 0 {
 		c.Life = DefaultLife
-	}
-	if c.HomeLife == 0 {
-		c.HomeLife = DefaultHomeLife
 	}
 	if c.GiveBackEvery == 0 {
 		c.GiveBackEvery = DefaultGiveBackEvery

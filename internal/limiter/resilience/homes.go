@@ -14,7 +14,7 @@ import (
 // homeAnnouncedFor is how long after its last request to a home an instance goes on announcing itself there. It is
 // twice the life of a lease from a home, so each instance that holds such a lease is counted. Announcing also keeps the
 // connection open: homes are far away, and a call that has to open a connection takes three times as long.
-const homeAnnouncedFor = 2 * lease.DefaultHomeLife
+const homeAnnouncedFor = 2 * lease.HomeLife
 
 var _ router.Guard = (*home)(nil)
 

@@ -179,7 +179,7 @@ func TestAnUnusedHomeIsNotCalled(t *testing.T) {
 			t.Errorf("%d announcements to a home that was never used, want none", n)
 		}
 		decides(t, l, newRequest(acme, keptInUS(t, 4000, limit.Backstop)), 1)
-		const announced = 2 * lease.DefaultHomeLife
+		const announced = 2 * lease.HomeLife
 		if n := announcements(announced); n < int(announced/resilience.InstancesPeriod) {
 			t.Errorf("%d announcements within %s after the home was used, want at least one for each period", n,
 				announced)

@@ -152,9 +152,10 @@ var (
 
 // Defaults of [Config].
 const (
-	DefaultTimeout  = 100 * time.Millisecond
-	DefaultMaxItems = 10_000
-	DefaultDenyFor  = 5 * time.Second
+	DefaultTimeout = 100 * time.Millisecond
+	DefaultDenyFor = 5 * time.Second
+
+	maxItems = 10_000 // copies of items that are kept, which bounds the memory
 
 	// Tries of a decision or of a refund
 	maxTries      = 3
@@ -189,7 +190,6 @@ type Config struct {
 	Table     string        // required; see [Create]
 	Namespace string        // separates the counters of several programs in one table; any text up to 64 bytes
 	Timeout   time.Duration // deadline of one call to Decide, Peek or Refund; 0 means DefaultTimeout
-	MaxItems  int           // how many copies of items are kept, which bounds the memory; 0 means DefaultMaxItems
 	// how old the copy of an item may be to deny by it; 0 means DefaultDenyFor, the maximum; below 0 means never
 	DenyFor time.Duration
 	// use the caller's time as it is, without a correction by the Date of the replies; for scripts and replays
@@ -223,17 +223,14 @@ func New(c Config) (*Store, error) {
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}
-	if c.MaxItems == 0 {
-		c.MaxItems = DefaultMaxItems
-	}
 	if c.DenyFor == 0 {
 		c.DenyFor = DefaultDenyFor
 	}
-	if c.Timeout < 0 || c.MaxItems < 0 || c.DenyFor > DefaultDenyFor {
-		return nil, fmt.Errorf("dynamodb store: timeout %s, %d items or %s of denials (at most %s) is out of range",
-			c.Timeout, c.MaxItems, c.DenyFor, DefaultDenyFor)
+	if c.Timeout < 0 || c.DenyFor > DefaultDenyFor {
+		return nil, fmt.Errorf("dynamodb store: timeout %s or %s of denials (at most %s) is out of range",
+			c.Timeout, c.DenyFor, DefaultDenyFor)
 	}
-	copies, err := lru.New[itemKey, *itemCopy](c.MaxItems)
+	copies, err := lru.New[itemKey, *itemCopy](maxItems)
 	if err != nil {
 		return nil, fmt.Errorf("dynamodb store: %w", err)
 	}
@@ -242,7 +239,7 @@ func New(c Config) (*Store, error) {
 	s := &Store{
 		client: c.Client, tableName: aws.String(c.Table), namespace: string(limit.AppendNetstring(nil, c.Namespace)),
 		timeout: c.Timeout, denyFor: c.DenyFor, receiptPrefix: binary.BigEndian.Uint64(boot[:]),
-		copies: copies, valueCounts: newValueCounts(c.MaxItems), transactionLocks: newStripedLocks(),
+		copies: copies, valueCounts: newValueCounts(maxItems), transactionLocks: newStripedLocks(),
 	}
 	s.callOptions = []func(*dynamodb.Options){
 		func(o *dynamodb.Options) {

@@ -43,32 +43,6 @@ func flood(tb testing.TB, s *memory.Store, first, addresses int, now time.Time, 
 	return in
 }
 
-// Guarantees that the decisions for a tenant are exact after requests from any number of addresses. Otherwise a caller
-// with many addresses could make every tenant be denied that has no counter yet.
-func TestFloodOfAddressesLeavesRoomForTenants(t *testing.T) {
-	const maxBytes = 1 << 20
-	s := newStore(t, maxBytes)
-	flood(t, s, 0, 20_000, start, daily(t, 1000)) // 20,000 owners would take 10 MB
-	l := newLimit(t, limit.Limit{ID: "hourly", Tiers: []limit.Tier{
-		{Algorithm: limit.FixedWindow, Threshold: 3, Period: time.Hour}}})
-	const tenants = 1000 // about 500 KB
-	for range 3 {
-		for i := range tenants {
-			if ok, err := spend(t, s, tenant(i), start, l); !ok || err != nil {
-				t.Fatalf("%s: allowed %t, %v; want its three units", tenant(i).Name, ok, err)
-			}
-		}
-	}
-	for i := range tenants {
-		if ok, err := spend(t, s, tenant(i), start, l); ok || err != nil {
-			t.Fatalf("%s: allowed %t, %v; want it denied after three units", tenant(i).Name, ok, err)
-		}
-	}
-	if got := s.Bytes(); got > maxBytes {
-		t.Errorf("the store takes %d bytes, want at most %d", got, maxBytes)
-	}
-}
-
 // Guarantees that a counter which addresses share becomes free with its windows, also if the windows of each address
 // begin at another time (align: tenant). The windows of the shared counter must not move with the address of the
 // request.
