@@ -64,13 +64,8 @@ docs/operate.md for the token of operators' calls.`,
 	f.StringVar(&run.Cells, "cells", "", "run several cells that share the limits: `N`, or their names, such as "+
 		"eu-1,us-1 (default: one cell that has all limits)")
 	f.StringVar(&run.Listen, "listen", "127.0.0.1:8080", "`ADDRESS` to listen on; port 0 selects a free port")
-	f.StringVar(&run.Upstream, "upstream", "", "`URL` of the service behind the gateway (default: a built-in echo)")
-	numberFlag(f, &run.TrustedHops, "trusted-hops", 0, 0, identity.MaxHops, "take the client's address from the "+
-		"`N`th X-Forwarded-For entry from the right, because N proxies of yours are in front; 0 takes the address of "+
-		"the connection")
-	f.StringVar(&run.Issuers, "issuers", "", "accept JWTs of the issuers in `FILE`, a JSON array as in "+
-		"docs/authorizer.md")
-	f.StringSliceVar(&run.Claims, "claims", nil, "`LIST` of the claims of JWTs that limits name in per: claim:NAME")
+	gatewayFlags(f, &run.Upstreams, &run.TrustedHops, " (default: a built-in echo)")
+	issuersFlags(f, &run.Issuers, &run.Claims)
 	wordFlag(c, &o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/: `WHO` is loopback, all "+
 		"or off", "loopback", "all", "off")
 	f.BoolVar(&run.Admin, "admin", true, "answer operators' commands at "+dev.AdminPath+"/")

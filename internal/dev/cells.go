@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,8 +33,10 @@ import (
 )
 
 const (
-	maxPorts    = 100 // ports after that of --listen that are tried for further cells
-	maxPageRows = 8   // most limits of the busiest tenant that the live page shows for a cell
+	maxPorts     = 100      // ports after that of --listen that are tried for further cells
+	maxBodyBytes = 10 << 20 // of a request; API Gateway's bound
+
+	maxPageRows = 8 // most limits of the busiest tenant that the live page shows for a cell
 )
 
 // process holds the cells of this process, each with a gateway of its own.
@@ -43,7 +44,6 @@ type process struct {
 	Options
 
 	names        []string          // of Options.Cells
-	upstream     *url.URL          // nil: the echo
 	tokens       authorizer.Tokens // nil: no JWT is accepted
 	pageOff      bool              // nobody may see the live page
 	plane        *devcells.Plane
@@ -138,15 +138,16 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 		return nil, err
 	}
 	status := &livepage.StatusSource{Overview: f.overview(c), Store: c.counters.Tenants, Chain: c.counters.Chain,
-		Bytes: c.counters.Bytes, Upstream: f.upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(),
+		Bytes: c.counters.Bytes, Upstream: f.upstreams(), Listen: c.listener.Addr().String(), Try: c.lines.commands(),
 		Now: f.clock.Now}
 	if f.several() {
 		status.Cells = func() []livepage.CellStatus { return f.status(c) }
 	}
 	c.status = status.Status
 	page := f.reserved(c, livepage.Handler(c.recorder, c.status))
-	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.upstream, TrustedHops: f.TrustedHops,
-		Places: &inflight.Keeper{Store: c.counters.Tenants, Now: f.clock.Now, Log: f.log},
+	return gateway.New(gateway.Config{Authorizer: z, Upstreams: f.Upstreams, TrustedHops: f.TrustedHops,
+		MaxBody: maxBodyBytes,
+		Places:  &inflight.Keeper{Store: c.counters.Tenants, Now: f.clock.Now, Log: f.log},
 		Decided: func(a *authorizer.Answer, r *http.Request, took time.Duration) {
 			c.decided.At(a.Kind.String()).Observe(took)
 			c.recorder.ObserveAnswer(a, r.Method)
@@ -246,6 +247,19 @@ func (f *process) find(name string) *servedCell {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.cells[name]
+}
+
+// upstreams names the services behind the gateways, and returns "" for the echo.
+func (o *Options) upstreams() string {
+	var all []string
+	for _, u := range o.Upstreams {
+		to := u.URL.Redacted()
+		if u.String() != "/" {
+			to = u.String() + "=" + to
+		}
+		all = append(all, to)
+	}
+	return strings.Join(all, " ")
 }
 
 // overview returns the function that lists for the live page of a cell what is in force there.

@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -99,10 +100,7 @@ func (f *process) greet(w io.Writer) {
 	at := slices.IndexFunc(cells, func(c *servedCell) bool { return c.first })
 	first := cells[at]
 	base := first.url()
-	to := "a built-in echo (--upstream URL for your service)"
-	if f.upstream != nil {
-		to = f.upstream.Redacted()
-	}
+	to := cmp.Or(f.upstreams(), "a built-in echo (--upstream URL for your service)")
 	var b strings.Builder
 	fmt.Fprintf(&b, "Sluice listens on %s\n", base)
 	if f.several() {

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -64,8 +63,8 @@ type Options struct {
 	Issuers   string   // file with the issuers whose JWTs are accepted
 	Claims    []string // of JWTs that limits name
 
-	Listen      string // address of the first cell
-	Upstream    string // URL; "" selects the echo
+	Listen      string             // address of the first cell
+	Upstreams   []gateway.Upstream // none: the echo
 	TrustedHops int
 	Audience    gateway.Audience
 	Admin       bool // operators' calls are answered
@@ -122,21 +121,6 @@ func (o *Options) parseCells() ([]string, error) {
 	return names, nil
 }
 
-func (o *Options) parseUpstream() (*url.URL, error) {
-	if o.Upstream == "" {
-		return nil, nil //nolint:nilnil // nil selects the echo
-	}
-	u, err := url.Parse(o.Upstream)
-	if _, _, bad := net.SplitHostPort(o.Upstream); bad == nil && !strings.Contains(o.Upstream, "//") {
-		return nil, fmt.Errorf("--upstream %q is not a URL: want http://HOST or https://HOST, such as http://%[1]s",
-			o.Upstream)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("--upstream: %w", err)
-	}
-	return u, gateway.CheckUpstream(u)
-}
-
 // openTokens reads the issuers of --issuers. Their keys are fetched when the first token of each arrives.
 func (o *Options) openTokens() (*token.Verifier, error) {
 	f, err := os.Open(o.Issuers)
@@ -161,15 +145,11 @@ func Run(ctx context.Context, o Options) error {
 	if pageOff { // operators' calls from this machine are still answered
 		o.Audience = gateway.Loopback
 	}
-	upstream, err := o.parseUpstream()
-	if err != nil {
-		return err
-	}
 	names, err := o.parseCells()
 	if err != nil {
 		return err
 	}
-	f := &process{Options: o, upstream: upstream, names: names, pageOff: pageOff, log: o.Log,
+	f := &process{Options: o, names: names, pageOff: pageOff, log: o.Log,
 		homes: map[string]*memory.Store{}, away: map[string]*router.Store{},
 		cells: map[string]*servedCell{}, failed: make(chan error, 1)}
 	if o.Issuers != "" {

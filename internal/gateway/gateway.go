@@ -4,10 +4,9 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,16 +15,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/inflight"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/answer"
-	"github.com/sluicelimits/sluice/internal/request/forward"
 )
 
 // Config sets up a [Gateway].
 type Config struct {
 	Authorizer *authorizer.Authorizer // required
-	Upstream   *url.URL               // nil selects the echo
+	Upstreams  []Upstream             // no two for the same host and path; none: the echo
 	// as for the authorizer; above 0, the upstream gets the client's X-Forwarded-For
-	TrustedHops int
-	Places      *inflight.Keeper // nil: nobody gives places of limits with concurrency back
+	TrustedHops     int
+	UpstreamTimeout time.Duration    // for the headers of an upstream's answer; 0 selects DefaultUpstreamTimeout
+	MaxBody         int64            // largest body of a request, in bytes; 0: any
+	Places          *inflight.Keeper // nil: nobody gives places of limits with concurrency back
 	// Decided is called after each decision with its duration; nil calls nothing. The answer is valid until it returns.
 	Decided  func(a *authorizer.Answer, r *http.Request, took time.Duration)
 	LivePage http.Handler // gets requests below /_sluice/, with that prefix removed; nil: no live page
@@ -35,9 +35,9 @@ type Config struct {
 
 // Gateway is the http.Handler of the local gateway. It is safe for concurrent use. Make it with [New].
 type Gateway struct {
-	c       Config
-	backend http.Handler
-	panics  atomic.Int64
+	c           Config
+	toUpstreams []backend // none: the echo
+	panics      atomic.Int64
 
 	warned  atomic.Int64 // when the last failure of the upstream was logged, in seconds since 1970
 	skipped atomic.Int64 // failures since then
@@ -55,12 +55,9 @@ func New(c Config) (*Gateway, error) {
 		c.LivePage = http.StripPrefix(strings.TrimSuffix(reservedPrefix, "/"), c.LivePage)
 	}
 	g := &Gateway{c: c}
-	g.backend = http.HandlerFunc(g.echo)
-	if c.Upstream != nil {
-		if err := CheckUpstream(c.Upstream); err != nil {
-			return nil, err
-		}
-		g.backend = g.proxy()
+	var err error
+	if g.toUpstreams, err = g.backends(); err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	return g, nil
 }
@@ -68,29 +65,13 @@ func New(c Config) (*Gateway, error) {
 // Panics returns how many requests ended in a panic that was caught.
 func (g *Gateway) Panics() int64 { return g.panics.Load() }
 
-// rewrite makes the request to the upstream from an admitted request.
-func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
-	p.SetURL(g.c.Upstream)
-	for _, name := range []string{"X-Original-Url", "X-Rewrite-Url"} { // some backends serve their path instead
-		delete(p.Out.Header, name)
-	}
-	for _, name := range forward.Names { // the proxy removes headers that the client names in Connection
-		if v := p.In.Header[name]; v != nil {
-			p.Out.Header[name] = v
-		}
-	}
-	if g.c.TrustedHops > 0 { // the operator's own proxies wrote it; without them, a client may have forged it
-		p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
-	}
-	p.SetXForwarded()
-}
-
 // serve asks the authorizer about a request that is not for a reserved page, and passes it on or denies it. A path that
 // leads above the root is refused without asking.
 func (g *Gateway) serve(w *response, r *http.Request) {
 	path := r.URL.EscapedPath()
-	if clean := route.Clean(path); clean.Climbs() { // such a path could lead out of the path of Upstream
-		g.refuse(w, answer.BadRequest, answer.NewInstance())
+	clean := route.Clean(path)
+	if clean.Climbs() { // such a path could lead out of the path of an upstream
+		g.refuse(w, r, answer.BadRequest, answer.NewInstance())
 		return
 	}
 	req := authorizer.Request{Method: r.Method, Path: path, Header: r.Header, Peer: r.RemoteAddr}
@@ -105,24 +86,29 @@ func (g *Gateway) serve(w *response, r *http.Request) {
 	if !a.Allowed() {
 		g.logDenied(a, r)
 		a.LogRefusal(r.Context())
-		answer.Write(w, a.Kind, a.AppendProblem(make([]byte, 0, 768)))
+		write(w, r, a.Kind, a.AppendProblem(make([]byte, 0, 768)))
+		return
+	}
+	backend := g.backend(r, &clean)
+	if backend == nil {
+		g.refuse(w, r, answer.NoRoute, answer.NewInstance())
 		return
 	}
 	if d := a.Decision(); d != nil && g.c.Places != nil && inflight.HoldFor(d) > 0 {
 		defer g.c.Places.Take(d.Receipt()).Hold()()
 	}
 	cleanHeaders(r.Header, a)
-	g.backend.ServeHTTP(w, r)
+	backend.ServeHTTP(w, r)
 }
 
 // refuse answers with a problem, and with the RateLimit headers if there was a decision. instance is the URI of this
 // occurrence; a line in the log may name it, too.
-func (g *Gateway) refuse(w *response, k answer.Kind, instance string) {
+func (g *Gateway) refuse(w *response, r *http.Request, k answer.Kind, instance string) {
 	if w.last == nil {
 		w.last = new(answer.Header)
 	}
 	p := answer.Problem{Kind: k, Instance: instance}
-	answer.Write(w, k, p.Append(nil))
+	write(w, r, k, p.Append(nil))
 }
 
 func (g *Gateway) logDenied(a *authorizer.Answer, r *http.Request) {

@@ -83,8 +83,9 @@ func (c *clock) add(d time.Duration) {
 type fixture struct {
 	*gateway.Gateway
 	*clock
-	logs *logtest.Buffer
-	log  *slog.Logger
+	logs       *logtest.Buffer
+	log        *slog.Logger
+	authorizer *authorizer.Authorizer
 }
 
 func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixture {
@@ -98,7 +99,8 @@ func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixtur
 	}
 	store := memorytest.New(t)
 	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the page") })
-	c := gateway.Config{Log: f.log, LivePage: page, Places: &inflight.Keeper{Store: store, Now: f.now, Log: f.log}}
+	c := gateway.Config{Log: f.log, LivePage: page, MaxBody: 10 << 20,
+		Places: &inflight.Keeper{Store: store, Now: f.now, Log: f.log}}
 	if change != nil {
 		change(&c)
 	}
@@ -107,6 +109,7 @@ func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixtur
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.authorizer = c.Authorizer
 	if f.Gateway, err = gateway.New(c); err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +278,7 @@ func TestUpstreamSeesOnlyOurWord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstream = u }).serve(t)
+	base := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstreams = to(u) }).serve(t)
 	r := do(t, "GET", base+"/x", nil, "X-Api-Key", key(evil), "X-Sluice-Tenant", "root", "x_sluice_tenant", "root",
 		"X-Sluice-Whatever", "1",
 		"X-Ratelimit-Limit", "1", "Ratelimit-Policy", "1", "X-Forwarded-For", "1.2.3.4", "Connection",
@@ -315,7 +318,7 @@ func TestUpstreamDown(t *testing.T) {
 	}
 	u := &url.URL{Scheme: "http", Host: ln.Addr().String()}
 	ln.Close() // now nobody listens at its address
-	base := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstream = u }).serve(t)
+	base := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstreams = to(u) }).serve(t)
 	r := do(t, "GET", base+"/x", nil, "X-Api-Key", key("acme")).want(t, 502)
 	if r.Header.Get("X-RateLimit-Remaining") != "4" {
 		t.Errorf("the 502 of an allowed request has headers %v", r.Header)
@@ -326,7 +329,7 @@ func TestUpstreamDown(t *testing.T) {
 func TestBodyBound(t *testing.T) {
 	body := strings.Repeat("x", 10<<20+1)
 	for name, u := range map[string]*url.URL{"echo": nil, "upstream": upstreamThatReads(t)} {
-		base := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstream = u }).serve(t)
+		base := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstreams = to(u) }).serve(t)
 		do(t, "POST", base+"/x", strings.NewReader(body[1:]), "X-Api-Key", key("acme")).want(t, 200)
 		do(t, "POST", base+"/x", strings.NewReader(body), "X-Api-Key", key("acme")).want(t, 413)
 		chunked := io.MultiReader(strings.NewReader(body)) // without a declared length
@@ -334,6 +337,14 @@ func TestBodyBound(t *testing.T) {
 			t.Errorf("%s: chunked body beyond the bound: %d, want 413: %s", name, r.StatusCode, r.text)
 		}
 	}
+}
+
+// to returns the upstreams of a gateway with one upstream for all requests, or none without a URL.
+func to(u *url.URL) []gateway.Upstream {
+	if u == nil {
+		return nil
+	}
+	return []gateway.Upstream{{URL: u}}
 }
 
 func upstreamThatReads(t *testing.T) *url.URL {
@@ -428,7 +439,7 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 		}
 	}()
 	f := newFixture(t, plansText(""), func(c *gateway.Config) {
-		c.Upstream, c.TrustedHops = &url.URL{Scheme: "http", Host: ln.Addr().String()}, 1
+		c.Upstreams, c.TrustedHops = to(&url.URL{Scheme: "http", Host: ln.Addr().String()}), 1
 		c.LivePage, c.Audience = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("x") }), gateway.All
 	})
 	base := f.serve(t)
@@ -533,7 +544,7 @@ func TestPlaces(t *testing.T) {
 	}
 	text := strings.Replace(string(plansText("")), "limits:\n",
 		"limits:\n      - { id: in-flight, concurrency: 1, holdFor: 30s }\n", 1)
-	f := newFixture(t, []byte(text), func(c *gateway.Config) { c.Upstream = at })
+	f := newFixture(t, []byte(text), func(c *gateway.Config) { c.Upstreams = to(at) })
 	send := func() int {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodGet, "/product/1", http.NoBody)

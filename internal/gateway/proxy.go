@@ -6,55 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/forward"
 	"github.com/sluicelimits/sluice/internal/request/redact"
 )
-
-const (
-	dialTimeout = 5 * time.Second
-	slowAfter   = time.Minute // for the headers of the upstream's answer
-)
-
-// CheckUpstream returns an error if u is not the base URL of an upstream.
-func CheckUpstream(u *url.URL) error {
-	switch {
-	case u.Scheme != "http" && u.Scheme != "https":
-		return fmt.Errorf("upstream %q: want http://HOST or https://HOST", u.Redacted())
-	case u.Hostname() == "":
-		return fmt.Errorf("upstream %q has no host", u.Redacted())
-	case u.User != nil:
-		return fmt.Errorf("upstream %q: a user or password in the URL is not supported", u.Redacted())
-	case u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("upstream %q: a query or fragment is not supported", u.Redacted())
-	}
-	return nil
-}
-
-// proxy returns a handler that passes requests to the upstream. It streams bodies in both directions, and passes
-// upgrades to WebSocket.
-func (g *Gateway) proxy() http.Handler {
-	return &httputil.ReverseProxy{
-		Rewrite: g.rewrite,
-		Transport: &http.Transport{
-			DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			ResponseHeaderTimeout: slowAfter,
-			MaxIdleConnsPerHost:   256,
-			IdleConnTimeout:       90 * time.Second,
-			ForceAttemptHTTP2:     true,
-			DisableCompression:    true, // the client gets the encoding that the upstream sent
-		},
-		ErrorHandler: g.upstreamFailed,
-		ErrorLog:     slog.NewLogLogger(redact.Handler{Handler: g.c.Log.Handler()}, slog.LevelWarn),
-	}
-}
 
 // tooLarge reports whether an error says that the body of a request is too large.
 func tooLarge(err error) bool {
@@ -63,7 +22,7 @@ func tooLarge(err error) bool {
 }
 
 // upstreamFailed answers a request that the upstream did not answer.
-func (g *Gateway) upstreamFailed(w http.ResponseWriter, r *http.Request, err error) {
+func (g *Gateway) upstreamFailed(w *response, r *http.Request, u Upstream, err error) {
 	kind, timeout := answer.UpstreamDown, net.Error(nil)
 	ofBody := tooLarge(err)
 	switch {
@@ -76,21 +35,21 @@ func (g *Gateway) upstreamFailed(w http.ResponseWriter, r *http.Request, err err
 	}
 	instance := answer.NewInstance()
 	if !ofBody {
-		g.warn(instance, err)
+		g.warn(instance, u, err)
 	}
-	g.refuse(responseOf(w), kind, instance)
+	g.refuse(w, r, kind, instance)
 }
 
 // warn logs a failure once a second at most: while the upstream is away, every request fails. A path can name a
 // tenant's things, so it is not logged.
-func (g *Gateway) warn(instance string, err error) {
+func (g *Gateway) warn(instance string, u Upstream, err error) {
 	now, last := time.Now().Unix(), g.warned.Load()
 	if now == last || !g.warned.CompareAndSwap(last, now) {
 		g.skipped.Add(1)
 		return
 	}
-	g.c.Log.Warn("the upstream did not answer: start the service of --upstream, or correct its URL", "instance",
-		instance, "error", redact.Text(err.Error()), "not_logged", g.skipped.Swap(0))
+	g.c.Log.Warn("the upstream did not answer: start the service of --upstream, or correct its URL", "upstream",
+		u.String(), "instance", instance, "error", redact.Text(err.Error()), "not_logged", g.skipped.Swap(0))
 }
 
 // echo takes the place of an upstream: it reads the body, and answers with the request that an upstream would have got.
@@ -101,7 +60,7 @@ func (g *Gateway) echo(w http.ResponseWriter, r *http.Request) {
 		if tooLarge(err) {
 			kind = answer.TooLarge
 		}
-		g.refuse(responseOf(w), kind, answer.NewInstance())
+		g.refuse(responseOf(w), r, kind, answer.NewInstance())
 		return
 	}
 	body, err := json.MarshalIndent(struct {

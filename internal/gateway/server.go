@@ -4,15 +4,16 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/redact"
 )
-
-// maxBodyBytes is API Gateway's bound of a request body, too.
-const maxBodyBytes = 10 << 20
 
 // ServeHTTP implements http.Handler. It catches and logs a panic, and answers the request
 // nevertheless.
@@ -25,12 +26,12 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// Neither a CONNECT nor an opaque URL has a path that limits could match.
 	case r.Method == http.MethodConnect || r.URL.Opaque != "",
 		!route.IsOneOf(route.UsualMethods(), r.Method):
-		g.refuse(out, answer.BadRequest, answer.NewInstance())
-	case r.ContentLength > maxBodyBytes:
-		g.refuse(out, answer.TooLarge, answer.NewInstance())
+		g.refuse(out, r, answer.BadRequest, answer.NewInstance())
+	case g.c.MaxBody > 0 && r.ContentLength > g.c.MaxBody:
+		g.refuse(out, r, answer.TooLarge, answer.NewInstance())
 	default:
-		if r.Body != nil && r.ContentLength != 0 {
-			r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
+		if g.c.MaxBody > 0 && r.Body != nil && r.ContentLength != 0 {
+			r.Body = http.MaxBytesReader(w, r.Body, g.c.MaxBody)
 		}
 		g.serve(out, r)
 	}
@@ -52,7 +53,7 @@ func (g *Gateway) recover(w *response, r *http.Request) {
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // part of the answer was sent: only a cut connection tells the client of the error
 	}
-	g.refuse(w, answer.Internal, instance)
+	g.refuse(w, r, answer.Internal, instance)
 }
 
 // response sets headers right before an answer is sent, so that they replace those of a backend. It remembers the
@@ -101,14 +102,53 @@ func bounded(s string) string {
 	return s[:most] + "…"
 }
 
-// NewServer returns a server for h. There is no bound on the time of a body, of an answer, and of an upgraded
-// connection.
+// NewServer returns a server for h, which takes HTTP/1.1 and HTTP/2, also without TLS, as gRPC needs. There is no bound
+// on the time of a body, of an answer, and of an upgraded connection.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
+		Protocols:         protocols,
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(redact.Handler{Handler: log.Handler()}, slog.LevelWarn),
+	}
+}
+
+// write answers a request that no upstream answers with a problem. A client that speaks gRPC gets a status of gRPC
+// instead: it would take any status of HTTP but 200 for a failure of the connection.
+func write(w *response, r *http.Request, k answer.Kind, body []byte) {
+	if kind := r.Header.Get("Content-Type"); r.ProtoMajor != 2 || !strings.HasPrefix(kind, "application/grpc") {
+		answer.Write(w, k, body)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/grpc")
+	h.Set("Grpc-Status", strconv.Itoa(int(grpcCode(k.Status()))))
+	h.Set("Grpc-Message", "sluice: "+k.String())
+	w.WriteHeader(http.StatusOK)
+}
+
+// grpcCode returns the code of gRPC for an answer of the gateway with a status of HTTP.
+func grpcCode(status int) codes.Code {
+	switch status {
+	case http.StatusBadRequest:
+		return codes.InvalidArgument
+	case http.StatusUnauthorized:
+		return codes.Unauthenticated
+	case http.StatusForbidden:
+		return codes.PermissionDenied
+	case http.StatusNotFound:
+		return codes.NotFound
+	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge:
+		return codes.ResourceExhausted
+	case http.StatusInternalServerError:
+		return codes.Internal
+	default:
+		return codes.Unavailable
 	}
 }

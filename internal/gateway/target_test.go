@@ -51,7 +51,7 @@ func serveBefore(t *testing.T, plans, path string, upstream http.HandlerFunc) (a
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFixture(t, []byte(plans), func(c *gateway.Config) { c.Upstream = to })
+	f := newFixture(t, []byte(plans), func(c *gateway.Config) { c.Upstreams = []gateway.Upstream{{URL: to}} })
 	return strings.TrimPrefix(f.serve(t), "http://")
 }
 

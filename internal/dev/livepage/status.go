@@ -2,7 +2,6 @@ package livepage
 
 import (
 	"context"
-	"net/url"
 	"strings"
 	"time"
 
@@ -43,7 +42,7 @@ type StatusSource struct {
 	// Chain is the store chain in front of shared stores. If it is not nil, it is peeked at instead of Store.
 	Chain    *resilience.Chain
 	Bytes    func() int64 // memory that the store takes
-	Upstream *url.URL     // nil selects the echo
+	Upstream string       // the URLs behind the gateway; "": the echo
 	Listen   string
 	Try      []string
 	Now      func() time.Time
@@ -58,8 +57,8 @@ func (s *StatusSource) Status() Status {
 	if !over.LoadedAt.IsZero() {
 		out.Gateway.LoadedMs = over.LoadedAt.UnixMilli()
 	}
-	if s.Upstream != nil {
-		out.Gateway.Upstream = s.Upstream.Redacted()
+	if s.Upstream != "" {
+		out.Gateway.Upstream = s.Upstream
 	}
 	if over.LastError != nil {
 		out.Gateway.LastError = over.LastError.Error()

@@ -1,0 +1,248 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluicelimits/sluice/internal/gateway"
+)
+
+// upstreams parses what a command line says.
+func upstreams(t *testing.T, texts ...string) (all []gateway.Upstream) {
+	t.Helper()
+	for _, text := range texts {
+		u, err := gateway.ParseUpstream(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, u)
+	}
+	return all
+}
+
+// Guarantees which upstream gets a request: one of its host comes before one of any host, and of these the longest path
+// of whole segments counts. A request that no upstream is for is answered with 404.
+func TestUpstreamOfARequest(t *testing.T) {
+	named := func(name string) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, name+" "+r.URL.Path)
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	f := newFixture(t, []byte("ipLimits: []\n"), func(c *gateway.Config) {
+		c.Upstreams = upstreams(t, "/v2="+named("two"), "api.example.com="+named("api"), "/v2/deep/="+named("deep"),
+			"API.example.com/v2="+named("api two")+"/below", "/only="+named("only"))
+	})
+	at := f.serve(t)
+	for _, c := range []struct{ host, path, want string }{
+		{"x.example.com", "/v2", "two /v2"},
+		{"x.example.com", "/v2/a", "two /v2/a"},
+		{"x.example.com", "/v2/deep", "deep /v2/deep"},
+		{"x.example.com", "/v2/deeper", "two /v2/deeper"},
+		{"x.example.com", "//v2//deep/a", "deep //v2//deep/a"},
+		{"api.example.com", "/v2/deep", "api two /below/v2/deep"},
+		{"Api.Example.com:8080", "/v1", "api /v1"},
+		{"x.example.com", "/v22", ""},
+		{"x.example.com", "/", ""},
+	} {
+		r, err := http.NewRequest(http.MethodGet, at+c.path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = c.host
+		got, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(got.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = got.Body.Close()
+		if c.want == "" && got.StatusCode == http.StatusNotFound && strings.Contains(string(body), "#no-route") {
+			continue
+		}
+		if string(body) != c.want {
+			t.Errorf("%s%s: %d %q, want %q", c.host, c.path, got.StatusCode, body, c.want)
+		}
+	}
+}
+
+// Guarantees that an upstream which could not be meant is refused, with the reason.
+func TestParseUpstream(t *testing.T) {
+	for text, want := range map[string]string{
+		"localhost:3000":               "such as http://localhost:3000",
+		"/v2=localhost:3000":           "such as http://localhost:3000",
+		"ftp://host":                   "want http://HOST",
+		"http://":                      "has no host",
+		"":                             "want http://HOST",
+		"http://u:secret@host":         "a user or password in the URL",
+		"http://h/?a=b":                "a query or fragment",
+		"http://h#f":                   "a query or fragment",
+		"api.example.com:80=http://h":  "want a host without a port",
+		"*.example.com=http://h":       "want a host without a port",
+		"/a/../b=http://h":             "want a path such as /v2",
+		"/a//b=http://h":               "want a path such as /v2",
+		"http://u:secret@host:x/\x7f=": "it is not a URL",
+	} {
+		_, err := gateway.ParseUpstream(text)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	two := upstreams(t, "/v2/=http://a", "/v2=http://b")
+	f := newFixture(t, plansText(""), nil)
+	_, err := gateway.New(gateway.Config{Authorizer: f.authorizer, Upstreams: two})
+	if err == nil || !strings.Contains(err.Error(), "two upstreams are for the same requests, /v2") {
+		t.Errorf("two upstreams for one path: %v", err)
+	}
+}
+
+// Guarantees that calls of gRPC pass, whether unary or streams, without TLS on both sides, with their status in
+// trailers. A call that the gateway denies has a status that clients of gRPC understand.
+func TestGRPC(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, checks := grpc.NewServer(), health.NewServer()
+	healthv1.RegisterHealthServer(service, checks)
+	go func() { _ = service.Serve(ln) }() // until Stop
+	t.Cleanup(service.Stop)
+	f := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstreams = upstreams(t, "h2c://"+ln.Addr().String()) })
+	conn, err := grpc.NewClient(strings.TrimPrefix(f.serve(t), "http://"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	client := healthv1.NewHealthClient(conn)
+	as := func(k string) context.Context { return metadata.AppendToOutgoingContext(t.Context(), "x-api-key", k) }
+
+	ctx, cancel := context.WithCancel(as(key("acme")))
+	defer cancel()
+	watch, err := client.Watch(ctx, &healthv1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []healthv1.HealthCheckResponse_ServingStatus{healthv1.HealthCheckResponse_SERVING,
+		healthv1.HealthCheckResponse_NOT_SERVING} {
+		if got, err := watch.Recv(); err != nil || got.GetStatus() != want {
+			t.Fatalf("the stream has %v, %v; want %v", got, err, want)
+		}
+		checks.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
+	}
+	for i, c := range []struct {
+		key, service string
+		want         codes.Code
+	}{
+		{key("acme"), "", codes.OK},
+		{key("acme"), "unknown", codes.NotFound}, // the upstream says so, in a trailer
+		{"nonsense", "", codes.Unauthenticated},
+		{key("initech"), "", codes.PermissionDenied},
+		{key("acme"), "", codes.OK},
+		{key("acme"), "", codes.OK},
+		{key("acme"), "", codes.ResourceExhausted},
+	} {
+		var denied metadata.MD // an answer without a message has its headers among the trailers
+		_, err := client.Check(as(c.key), &healthv1.HealthCheckRequest{Service: c.service}, grpc.Trailer(&denied))
+		if status.Code(err) != c.want {
+			t.Errorf("call %d: %v, want %v", i+1, err, c.want)
+		}
+		if c.want == codes.ResourceExhausted && (fmt.Sprint(denied["retry-after"]) != "[1]" ||
+			!strings.Contains(err.Error(), "limited")) {
+			t.Errorf("the denial has %v and says %v", denied, err)
+		}
+	}
+}
+
+// Guarantees that an answer is passed on while the upstream still writes it.
+func TestAnswersStream(t *testing.T) {
+	seen := make(chan bool)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "first")
+		_ = http.NewResponseController(w).Flush()
+		<-seen
+		_, _ = io.WriteString(w, " second")
+	}))
+	t.Cleanup(upstream.Close)
+	f := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstreams = upstreams(t, upstream.URL) })
+	r, err := http.NewRequest(http.MethodGet, f.serve(t)+"/x", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Api-Key", key("acme"))
+	got, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	first := make([]byte, len("first"))
+	if _, err := io.ReadFull(got.Body, first); err != nil || string(first) != "first" {
+		t.Fatalf("the first part is %q, %v", first, err)
+	}
+	close(seen)
+	if rest, err := io.ReadAll(got.Body); err != nil || string(rest) != " second" {
+		t.Errorf("the second part is %q, %v", rest, err)
+	}
+}
+
+// Guarantees that a connection is passed on in both directions once it speaks WebSocket.
+func TestWebSocket(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") != "websocket" {
+			w.WriteHeader(http.StatusUpgradeRequired)
+			return
+		}
+		conn, both, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"+
+			"Upgrade: websocket\r\n\r\n")
+		_, _ = io.Copy(conn, both) // what the client sends, until it closes
+	}))
+	t.Cleanup(upstream.Close)
+	f := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstreams = upstreams(t, upstream.URL) })
+	conn, err := net.Dial("tcp", strings.TrimPrefix(f.serve(t), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "GET /chat HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"X-Api-Key: %s\r\n\r\n", key("acme"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := bufio.NewReader(conn)
+	got, err := http.ReadResponse(answers, nil)
+	if err != nil || got.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("the answer is %v, %v", got, err)
+	}
+	for _, message := range []string{"one\n", "two\n"} {
+		if _, err := io.WriteString(conn, message); err != nil {
+			t.Fatal(err)
+		}
+		if back, err := answers.ReadString('\n'); err != nil || back != message {
+			t.Fatalf("%q came back as %q, %v", message, back, err)
+		}
+	}
+}
