@@ -65,7 +65,7 @@ docs/operate.md for the token of operators' calls.`,
 		"eu-1,us-1 (default: one cell that has all limits)")
 	f.StringVar(&run.Listen, "listen", "127.0.0.1:8080", "`ADDRESS` to listen on; port 0 selects a free port")
 	gatewayFlags(f, &run.Upstreams, &run.TrustedHops, " (default: a built-in echo)")
-	issuersFlags(f, &run.Issuers, &run.Claims)
+	issuersFlags(f, &run.Tokens)
 	wordFlag(c, &o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/: `WHO` is loopback, all "+
 		"or off", "loopback", "all", "off")
 	f.BoolVar(&run.Admin, "admin", true, "answer operators' commands at "+dev.AdminPath+"/")

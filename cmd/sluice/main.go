@@ -115,10 +115,11 @@ func newRootCommand() *cobra.Command {
 		}
 		return usage(err)
 	})
-	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(),
-		newPaceCommand(), newPacePlanCommand(), newKeyCommand())
+	root.AddCommand(newDevCommand(), newProxyCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(),
+		newSimulateCommand(), newPaceCommand(), newPacePlanCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newCounterCommand(), newCellCommand(),
 		newAuditCommand(), newCostCommand(), newDoctorCommand(), newVersionCommand(), newManCommand())
+	root.CompletionOptions.HiddenDefaultCmd = true
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	refuseUnknown(root)

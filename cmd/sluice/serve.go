@@ -48,25 +48,29 @@ service listens by default on this machine's loopback address only. See docs/env
 			if err := o.check(); err != nil {
 				return usage(err)
 			}
-			o.run.Log = logger(c.ErrOrStderr(), o.logLevel, o.logFormat)
-			var err error
-			if o.run.Peppers, err = o.peppers(); err != nil {
-				return err
-			}
-			return o.run.Run(c.Context())
+			return o.start(c)
 		},
 	}
 	o.flags(c)
 	return c
 }
 
+// start opens what the flags name, and serves until the command is told to stop.
+func (o *serveOptions) start(c *cobra.Command) (err error) {
+	o.run.Log = logger(c.ErrOrStderr(), o.logLevel, o.logFormat)
+	if o.run.Peppers, err = o.peppers(); err != nil {
+		return err
+	}
+	return o.run.Run(c.Context())
+}
+
 // flagsOnly refuses arguments. It names the flag that the first one was probably meant for.
-func flagsOnly(_ *cobra.Command, args []string) error {
+func flagsOnly(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return usagef("%q is not a flag: sluice serve takes flags only. For a configuration file, say --config %[1]s",
-		args[0])
+	return usagef("%q is not a flag: %s takes flags only. For a configuration file, say --config %[1]s", args[0],
+		c.CommandPath())
 }
 
 func (o *serveOptions) flags(c *cobra.Command) {
@@ -74,18 +78,6 @@ func (o *serveOptions) flags(c *cobra.Command) {
 	f.StringArrayVar(&run.Configs, "config", nil,
 		"configuration `FILE`, or a folder, with all files in it and below; may be repeated")
 	o.planFlags.flags(f, "plans `FILE`, for configuration files with a mapping; may be repeated")
-	f.StringVar(&run.ConfigTable, "config-table", "",
-		"instead of --plans: follow the config `TABLE` of a cell, in the DynamoDB of --dynamodb (default: of AWS)")
-	f.StringVar(&run.Cell, "cell", "", "admit the share of each limit that cell `NAME` has in --config-table "+
-		"(default: the whole limit)")
-	f.BoolVar(&run.Alone, "alone", false,
-		"--cell is the only one: admit the whole limit as long as the table has no shares")
-	f.StringArrayVar(&run.Homes, "home", nil, "counters table of another cell, as `CELL=TABLE` (name or ARN): limits "+
-		"that it keeps are leased from there; may be repeated")
-	durationFlag(f, &run.HomeDeadline, "home-deadline", 500*time.Millisecond, time.Millisecond,
-		"time limit for a call of --home: three times the way there and back, for a new connection")
-	f.StringVar(&run.KillSwitch, "kill-switch", "", "follow the kill switch of a cell, whose `IDS` in AWS AppConfig "+
-		"are APPLICATION/ENVIRONMENT/PROFILE: it says whether plans deny; other descriptors ignore it")
 	f.BoolVar(&run.MergeDomains, "merge-domains", false, "allow several files for one domain (MERGE_DOMAIN_CONFIG)")
 	f.BoolVar(&run.RateLimits.CountDenied, "count-denied", false,
 		"charge every request, also denied ones, as envoyproxy/ratelimit does; descriptors that a plan decides "+
@@ -115,19 +107,37 @@ func (o *serveOptions) flags(c *cobra.Command) {
 		"`ADDRESS` of the gRPC server, or unix:PATH; empty: no gRPC server")
 	f.StringVar(&run.Server.HTTP, "http", "127.0.0.1:8080",
 		"`ADDRESS` of /json, /healthcheck and /v1; empty: no HTTP server")
+	numberFlag(f, &run.Server.MaxConnections, "max-connections", server.DefaultMaxConnections, 1, 1_000_000,
+		"accept at most `N` connections for each server")
+	numberFlag(f, &run.Server.MaxMessage, "max-message", server.DefaultMaxMessage, 1024, 4<<20,
+		"refuse requests of more than `BYTES`; a /v1/check-batch of many calls needs more")
+	o.commonFlags(c)
+}
+
+// commonFlags adds the flags that `sluice serve` and `sluice proxy` share.
+func (o *serveOptions) commonFlags(c *cobra.Command) {
+	f, run := c.Flags(), &o.run
+	f.StringVar(&run.ConfigTable, "config-table", "",
+		"instead of --plans: follow the config `TABLE` of a cell, in the DynamoDB of --dynamodb (default: of AWS)")
+	f.StringVar(&run.Cell, "cell", "", "admit the share of each limit that cell `NAME` has in --config-table "+
+		"(default: the whole limit)")
+	f.BoolVar(&run.Alone, "alone", false,
+		"--cell is the only one: admit the whole limit as long as the table has no shares")
+	f.StringArrayVar(&run.Homes, "home", nil, "counters table of another cell, as `CELL=TABLE` (name or ARN): limits "+
+		"that it keeps are leased from there; may be repeated")
+	durationFlag(f, &run.HomeDeadline, "home-deadline", 500*time.Millisecond, time.Millisecond,
+		"time limit for a call of --home: three times the way there and back, for a new connection")
+	f.StringVar(&run.KillSwitch, "kill-switch", "", "follow the kill switch of a cell, whose `IDS` in AWS AppConfig "+
+		"are APPLICATION/ENVIRONMENT/PROFILE: it says whether plans deny; other descriptors ignore it")
 	f.StringVar(&run.Server.Debug, "debug", "127.0.0.1:6070",
-		"`ADDRESS` of /rlconfig, /stats, /metrics and /healthcheck, without TLS; empty: no debug server")
+		"`ADDRESS` of /metrics, /healthcheck and other diagnostics, without TLS; empty: no debug server")
 	f.StringVar(&run.Server.Pprof, "pprof", "", "loopback `ADDRESS` of Go's profiles, at /debug/pprof/ (default: none)")
-	f.StringVar(&run.Cert, "tls-cert", "", "PEM `FILE` with the certificate of the gRPC and HTTP servers")
+	f.StringVar(&run.Cert, "tls-cert", "", "PEM `FILE` with the certificate of all servers but --debug and --pprof")
 	f.StringVar(&run.Key, "tls-key", "", "PEM `FILE` with the key of that certificate")
 	f.StringVar(&run.ClientCA, "tls-client-ca", "", "PEM `FILE` with authorities: admit only clients with a "+
 		"certificate of one of them")
 	f.StringVar(&run.ClientSAN, "tls-client-san", "", "admit only clients whose certificate has this `NAME`, a DNS "+
 		"name or an IP address, as a subject alternative name")
-	numberFlag(f, &run.Server.MaxConnections, "max-connections", server.DefaultMaxConnections, 1, 1_000_000,
-		"accept at most `N` connections for each server")
-	numberFlag(f, &run.Server.MaxMessage, "max-message", server.DefaultMaxMessage, 1024, 4<<20,
-		"refuse requests of more than `BYTES`; a /v1/check-batch of many calls needs more")
 	durationFlag(f, &run.Server.MaxAge, "max-connection-age", 0, 0,
 		"end a connection after `TIME`, so that clients find new servers; 0: never, or after "+
 			server.MutualTLSMaxAge.String()+" with --tls-client-ca")
@@ -155,7 +165,7 @@ func (o *serveOptions) check() error {
 	run.RateLimits.Headers.Exact = o.headers == "exact" || o.headers == "both"
 	run.RateLimits.Headers.Plain = o.headers == "plain" || o.headers == "both"
 	run.Plans, run.Stores.MaxBytes, run.Version = o.plans, o.storeMB<<20, version(debug.ReadBuildInfo)
-	if run.ConfigTable != "" && len(o.pepperFiles) > 0 {
+	if run.Proxy == nil && run.ConfigTable != "" && len(o.pepperFiles) > 0 {
 		return errors.New("--pepper has no use with --config-table: no API keys are read from it")
 	}
 	return run.Check()

@@ -31,24 +31,39 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// serving is a `sluice serve` in this process.
+// serving is a `sluice serve` or a `sluice proxy` in this process.
 type serving struct {
-	conn        *grpc.ClientConn // of client
-	client      rlsv3.RateLimitServiceClient
-	http, debug string
-	stderr      *output
-	stop        context.CancelFunc
-	done        chan error
+	conn               *grpc.ClientConn // of client
+	client             rlsv3.RateLimitServiceClient
+	proxy, http, debug string
+	stderr             *output
+	stop               context.CancelFunc
+	done               chan error
 }
 
 // startServe runs the command on free ports and waits until it listens.
 func startServe(t *testing.T, args ...string) *serving {
 	t.Helper()
+	s := launch(t, append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"}, args...)...)
+	conn, err := grpc.NewClient(s.address("gRPC"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	s.http, s.conn, s.client = "http://"+s.address("HTTP"), conn, rlsv3.NewRateLimitServiceClient(conn)
+	if !slices.Contains(args, "--tls-cert") {
+		untilReady(s.http)
+	}
+	return s
+}
+
+// launch runs a command that serves, and waits until it listens.
+func launch(t *testing.T, args ...string) *serving {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &serving{stderr: newOutput(), stop: cancel, done: make(chan error, 1)}
 	root := newRootCommand()
-	root.SetArgs(append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--debug", "127.0.0.1:0"},
-		args...))
+	root.SetArgs(append(args[:1:1], append([]string{"--debug", "127.0.0.1:0"}, args[1:]...)...))
 	root.SetErr(s.stderr)
 	ended := make(chan struct{})
 	go func() {
@@ -57,20 +72,13 @@ func startServe(t *testing.T, args ...string) *serving {
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
 	s.waitFor(t, "server=debug")
-	address := func(name string) string {
-		return regexp.MustCompile(`server=` + name + ` address=(\S+)`).FindStringSubmatch(s.stderr.String())[1]
-	}
-	s.http, s.debug = "http://"+address("HTTP"), "http://"+address("debug")
-	conn, err := grpc.NewClient(address("gRPC"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	s.conn, s.client = conn, rlsv3.NewRateLimitServiceClient(conn)
-	if !slices.Contains(args, "--tls-cert") {
-		untilReady(s.http)
-	}
+	s.debug = "http://" + s.address("debug")
 	return s
+}
+
+// address returns where the server of a name listens.
+func (s *serving) address(name string) string {
+	return regexp.MustCompile(`server=` + name + ` address=(\S+)`).FindStringSubmatch(s.stderr.String())[1]
 }
 
 // untilReady waits until a service decides, for some seconds at most: the store of some tests never answers.

@@ -30,7 +30,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
-	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/stores"
 )
@@ -59,9 +58,8 @@ type Options struct {
 	Confirmed bool        // plans files may replace at the start what others wrote to Data
 	Cells     string      // cells that share the limits, their number or names; "": AloneCell has all limits
 	Peppers   map[string][]byte
-	NewKeys   string   // id of the pepper of new keys
-	Issuers   string   // file with the issuers whose JWTs are accepted
-	Claims    []string // of JWTs that limits name
+	NewKeys   string // id of the pepper of new keys
+	Tokens    gateway.Tokens
 
 	Listen      string             // address of the first cell
 	Upstreams   []gateway.Upstream // none: the echo
@@ -80,9 +78,8 @@ func (o *Options) Check() error {
 	if err := server.CheckAddress("--listen", o.Listen, server.EveryAddress); err != nil {
 		return err
 	}
-	if len(o.Claims) > 0 && o.Issuers == "" || slices.Contains(o.Claims, "") {
-		return fmt.Errorf("--claims %q: want names of claims, separated by commas, together with --issuers",
-			strings.Join(o.Claims, ","))
+	if err := o.Tokens.Check(); err != nil {
+		return err
 	}
 	if _, err := o.parseCells(); err != nil {
 		return err
@@ -121,24 +118,6 @@ func (o *Options) parseCells() ([]string, error) {
 	return names, nil
 }
 
-// openTokens reads the issuers of --issuers. Their keys are fetched when the first token of each arrives.
-func (o *Options) openTokens() (*token.Verifier, error) {
-	f, err := os.Open(o.Issuers)
-	if err != nil {
-		return nil, fmt.Errorf("--issuers %s: %w", o.Issuers, configfile.Advise(err))
-	}
-	defer func() { _ = f.Close() }() // the file is only read
-	issuers, err := token.ReadIssuers(f)
-	if err != nil {
-		return nil, fmt.Errorf("--issuers %s %w", o.Issuers, err)
-	}
-	tokens, err := token.New(token.Config{Issuers: issuers, Claims: o.Claims, Log: o.Log})
-	if err != nil {
-		return nil, fmt.Errorf("--issuers %s: %w", o.Issuers, err)
-	}
-	return tokens, nil
-}
-
 // Run serves until the context ends and the requests in flight are done.
 func Run(ctx context.Context, o Options) error {
 	pageOff := o.Audience == gateway.Off
@@ -152,8 +131,8 @@ func Run(ctx context.Context, o Options) error {
 	f := &process{Options: o, names: names, pageOff: pageOff, log: o.Log,
 		homes: map[string]*memory.Store{}, away: map[string]*router.Store{},
 		cells: map[string]*servedCell{}, failed: make(chan error, 1)}
-	if o.Issuers != "" {
-		tokens, err := o.openTokens()
+	if o.Tokens.Issuers != "" {
+		tokens, err := o.Tokens.Open(o.Log)
 		if err != nil {
 			return err
 		}

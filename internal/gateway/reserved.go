@@ -12,6 +12,9 @@ import (
 // reaches the upstream.
 const reservedPrefix = "/_sluice/"
 
+// HealthPath is the path at which a gateway says that it runs.
+const HealthPath = reservedPrefix + "healthz"
+
 // Audience says who may see the live page. It shows tenants' names and what they use.
 type Audience uint8
 
@@ -28,7 +31,7 @@ func reserved(path string) bool {
 
 func (g *Gateway) serveReserved(w *response, r *http.Request) {
 	switch {
-	case r.URL.Path == reservedPrefix+"healthz":
+	case r.URL.Path == HealthPath:
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		_, _ = w.Write([]byte("{\"status\":\"ok\"}\n")) // fails only if the client has gone

@@ -18,8 +18,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/redact"
 )
 
-// DefaultUpstreamTimeout is how long the gateway waits for the headers of an upstream's answer if Config.UpstreamTimeout
-// is 0.
+// DefaultUpstreamTimeout is how long the gateway waits for the headers of an upstream's answer if
+// Config.UpstreamTimeout is 0.
 const DefaultUpstreamTimeout = time.Minute
 
 const dialTimeout = 5 * time.Second
@@ -96,7 +96,7 @@ func (g *Gateway) backends() ([]backend, error) {
 			return nil, fmt.Errorf("upstream %w", err)
 		}
 		if slices.ContainsFunc(all, func(b backend) bool { return b.Host == u.Host && b.Path == u.Path }) {
-			return nil, fmt.Errorf("two upstreams are for the same requests, %s: give each a host or a path of its own", u)
+			return nil, fmt.Errorf("two upstreams are for the same requests, %s: give each its own host or path", u)
 		}
 		to, transport := *u.URL, usual
 		if to.Scheme == "h2c" {

@@ -125,7 +125,8 @@ func TestGRPC(t *testing.T) {
 	healthv1.RegisterHealthServer(service, checks)
 	go func() { _ = service.Serve(ln) }() // until Stop
 	t.Cleanup(service.Stop)
-	f := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstreams = upstreams(t, "h2c://"+ln.Addr().String()) })
+	at := "h2c://" + ln.Addr().String()
+	f := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstreams = upstreams(t, at) })
 	conn, err := grpc.NewClient(strings.TrimPrefix(f.serve(t), "http://"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -234,8 +235,12 @@ func TestWebSocket(t *testing.T) {
 	}
 	answers := bufio.NewReader(conn)
 	got, err := http.ReadResponse(answers, nil)
-	if err != nil || got.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("the answer is %v, %v", got, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	if got.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("the answer is %v", got)
 	}
 	for _, message := range []string{"one\n", "two\n"} {
 		if _, err := io.WriteString(conn, message); err != nil {

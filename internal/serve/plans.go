@@ -21,6 +21,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/internal/stores"
 )
 
@@ -34,12 +36,16 @@ type tenantPlans struct {
 
 	follow func(context.Context) // takes up changes until the context ends
 	kill   *killswitch.Switch    // nil without --kill-switch
+	tokens *token.Verifier       // nil without --issuers
 }
 
 // close ends what may still be under way.
 func (p *tenantPlans) close() {
 	if p.kill != nil {
 		p.kill.Close()
+	}
+	if p.tokens != nil {
+		p.tokens.Close()
 	}
 }
 
@@ -72,6 +78,15 @@ func (o *Options) openPlans(ctx context.Context, c *stores.Counters) (*tenantPla
 	}
 	config := authorizer.Config{Source: source, Store: c.Tenants, Sources: c.Names, Log: o.Log}
 	var err error
+	if o.Proxy != nil {
+		config.Addresses, config.TrustedHops = c.Addresses, o.Proxy.TrustedHops
+		if o.Proxy.Tokens.Issuers != "" {
+			if out.tokens, err = o.Proxy.Tokens.Open(o.Log); err != nil {
+				return nil, err
+			}
+			config.Tokens = out.tokens
+		}
+	}
 	if o.KillSwitch != "" {
 		if out.kill, err = o.openKillSwitch(ctx); err != nil {
 			return nil, err
@@ -167,8 +182,8 @@ func (o *Options) openKillSwitch(ctx context.Context) (*killswitch.Switch, error
 	return kill, nil
 }
 
-// openConfigTable reads the settings of a cell's config table. Plans and tenants are read when requests need them. API
-// keys are not: Envoy says who calls.
+// openConfigTable reads the settings of a cell's config table. Plans and tenants are read when requests need them. So
+// are API keys, for the proxy: of other requests, Envoy says who calls.
 func (o *Options) openConfigTable(
 	ctx context.Context, c *stores.Counters,
 ) (*config.Reader, error) {
@@ -177,8 +192,18 @@ func (o *Options) openConfigTable(
 		return nil, err
 	}
 	documents := configtable.New(configtable.Config{Client: client, Table: o.ConfigTable})
-	reader, err := config.New(config.Config{Table: documents, Cell: o.Cell, Alone: o.Alone,
-		Accepts: c.Tenants.Accepts, Reaches: o.reachesHome, Timeout: o.Stores.DynamoDBDeadline, Log: o.Log})
+	of := config.Config{Table: documents, Cell: o.Cell, Alone: o.Alone, Accepts: c.Tenants.Accepts,
+		Reaches: o.reachesHome, Timeout: o.Stores.DynamoDBDeadline, Log: o.Log}
+	if o.Proxy != nil {
+		peppers, err := identity.NewPeppers(o.Peppers)
+		if err != nil {
+			return nil, fmt.Errorf("--pepper: %w", err)
+		}
+		of.Hashes = func(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
+			return peppers.Hashes(presented)
+		}
+	}
+	reader, err := config.New(of)
 	if err != nil {
 		return nil, fmt.Errorf("--config-table: %w", err)
 	}

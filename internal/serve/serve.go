@@ -1,5 +1,5 @@
-// Package serve runs `sluice serve`: it opens the stores, the plans and the servers that the command's flags name, and
-// serves until it is told to stop.
+// Package serve runs `sluice serve` and `sluice proxy`: it opens the stores, the plans and the servers that the
+// command's flags name, and serves until it is told to stop.
 package serve
 
 import (
@@ -38,8 +38,9 @@ const CollectorVariable = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 // Options say what [Run] runs. The flags that set them are named like the fields; errors name the flags.
 type Options struct {
-	Configs      []string // configuration files, and folders; required
+	Configs      []string // configuration files, and folders; required without Proxy
 	MergeDomains bool
+	Proxy        *Proxy // nil: the service for Envoy
 
 	Plans             []string // plans files
 	Peppers           map[string][]byte
@@ -69,23 +70,37 @@ func (o *Options) Check() error {
 		o.Server.MaxAge = server.MutualTLSMaxAge
 	}
 	o.Stores.Cell = o.Cell
+	check := o.checkService
+	if o.Proxy != nil {
+		check = o.checkProxy
+	}
+	if err := check(); err != nil {
+		return err
+	}
 	switch {
-	case len(o.Configs) == 0:
-		return o.noConfig()
-	case !(o.RateLimits.NearLimitRatio >= 0 && o.RateLimits.NearLimitRatio <= 1):
-		return fmt.Errorf("--near-limit-ratio %v is outside 0..1", o.RateLimits.NearLimitRatio)
 	case (o.Cert == "") != (o.Key == ""):
 		return errors.New("--tls-cert and --tls-key need each other")
 	case o.ClientCA != "" && o.Cert == "":
 		return errors.New("--tls-client-ca needs --tls-cert and --tls-key")
 	case o.ClientSAN != "" && o.ClientCA == "":
 		return errors.New("--tls-client-san needs --tls-client-ca: no client shows a certificate otherwise")
-	case o.Server.GRPC == "" && o.Server.HTTP == "":
-		return errors.New("--grpc and --http are both empty: give at least one an address")
 	case o.StartWithoutStore && o.Stores.Redis == "" && o.Stores.DynamoDB == "":
 		return errors.New("--start-without-store has no use without --redis or --dynamodb")
 	}
 	return errors.Join(o.checkAddresses(), o.checkHeaders(), o.checkFiles(), o.Stores.Check())
+}
+
+// checkService checks the flags that only the service for Envoy has.
+func (o *Options) checkService() error {
+	switch {
+	case len(o.Configs) == 0:
+		return o.noConfig()
+	case !(o.RateLimits.NearLimitRatio >= 0 && o.RateLimits.NearLimitRatio <= 1):
+		return fmt.Errorf("--near-limit-ratio %v is outside 0..1", o.RateLimits.NearLimitRatio)
+	case o.Server.GRPC == "" && o.Server.HTTP == "":
+		return errors.New("--grpc and --http are both empty: give at least one an address")
+	}
+	return nil
 }
 
 // checkHeaders checks the names of headers, which Envoy passes on to clients.
@@ -148,7 +163,9 @@ func (o *Options) checkFiles() error {
 
 // Run serves until the context ends and the requests in flight are done. Call Check before.
 func (o *Options) Run(ctx context.Context) error {
-	o.warnOfPeerVariables()
+	if o.Proxy == nil {
+		o.warnOfPeerVariables()
+	}
 	told := new(server.Metrics)
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -170,25 +187,23 @@ func (o *Options) Run(ctx context.Context) error {
 			told.KillSwitch = plans.kill
 		}
 	}
-	service, err := o.openRateLimits(counters, byPlan)
-	if err != nil {
-		return err
-	}
-	files, err := server.OpenFiles(server.FilesConfig{Paths: o.Configs, Apply: service.SetConfig, Log: o.Log,
-		Options: envoyconfig.Options{MergeDomains: o.MergeDomains, Mapping: plans != nil,
-			Accepts: accepts(counters.Tenants)},
-		Failed: func(error) { service.NoteConfigError() }})
-	if err != nil {
-		return err
-	}
 	config := o.Server
-	config.RateLimits, config.Metrics, config.Chain, config.Log = service, told, counters.Chain, o.Log
+	config.Metrics, config.Chain, config.Log = told, counters.Chain, o.Log
+	var files *server.Files
+	if o.Proxy != nil {
+		config.Proxy, err = o.openProxy(byPlan, counters, told)
+	} else {
+		config.RateLimits, files, err = o.openRateLimits(counters, byPlan)
+	}
+	if err != nil {
+		return err
+	}
 	if plans != nil {
 		if config.Limits, err = limits.New(limits.Config{Plans: byPlan, Store: counters.Tenants}); err != nil {
 			return err
 		}
 	}
-	exporter, err := o.openExporter(func() []metrics.Metric { return told.Gather(service, counters.Chain) })
+	exporter, err := o.openExporter(func() []metrics.Metric { return told.Gather(config.RateLimits, counters.Chain) })
 	if err != nil {
 		return err
 	}
@@ -202,7 +217,7 @@ func (o *Options) Run(ctx context.Context) error {
 		if certificates, err = server.OpenCertificates(o.Cert, o.Key, o.ClientCA, o.ClientSAN, o.Log); err != nil {
 			return err
 		}
-		config.TLS = certificates.Config()
+		config.TLS, told.Certificates = certificates.Config(), certificates
 	}
 	s, err := server.Listen(config)
 	if err != nil {
@@ -211,14 +226,7 @@ func (o *Options) Run(ctx context.Context) error {
 	beside, endBeside := context.WithCancel(ctx)
 	defer endBeside()
 	defer exporter.Start(ctx)()
-	go files.Watch(beside, server.CheckEvery, configfile.Hangups(beside))
-	if plans != nil {
-		go plans.follow(beside)
-	}
-	if certificates != nil {
-		reload := certificates.Reload
-		go configfile.Watch(beside, certificatesEvery, configfile.Hangups(beside), reload, reload)
-	}
+	follow(beside, files, plans, certificates)
 	over, finish := context.WithCancel(context.WithoutCancel(ctx))
 	defer finish()
 	err = s.Serve(ctx, secondSignal(ctx, over))
@@ -226,6 +234,20 @@ func (o *Options) Run(ctx context.Context) error {
 		return refused
 	}
 	return err
+}
+
+// follow takes up changes of what is not nil, until the context ends.
+func follow(ctx context.Context, files *server.Files, plans *tenantPlans, certificates *server.Certificates) {
+	if files != nil {
+		go files.Watch(ctx, server.CheckEvery, configfile.Hangups(ctx))
+	}
+	if plans != nil {
+		go plans.follow(ctx)
+	}
+	if certificates != nil {
+		reload := certificates.Reload
+		go configfile.Watch(ctx, certificatesEvery, configfile.Hangups(ctx), reload, reload)
+	}
 }
 
 // openStores opens the stores of counters, and those of other cells.
@@ -237,11 +259,21 @@ func (o *Options) openStores(ctx context.Context) (*stores.Counters, error) {
 	return o.Stores.Open(ctx, o.Log)
 }
 
-func (o *Options) openRateLimits(c *stores.Counters, plans *authorizer.Authorizer) (*rls.Service, error) {
+// openRateLimits makes the service for Envoy, and reads its configuration files.
+func (o *Options) openRateLimits(
+	c *stores.Counters, plans *authorizer.Authorizer,
+) (*rls.Service, *server.Files, error) {
 	config := o.RateLimits
 	config.Store, config.Plans, config.Addresses, config.Log = c.Tenants, plans, c.Names, o.Log
 	config.PeekAfterDenial, config.Together = c.Chain == nil, c.Chain != nil
-	return rls.New(config)
+	service, err := rls.New(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	files, err := server.OpenFiles(server.FilesConfig{Paths: o.Configs, Apply: service.SetConfig, Log: o.Log,
+		Options: envoyconfig.Options{MergeDomains: o.MergeDomains, Mapping: plans != nil, Accepts: accepts(c.Tenants)},
+		Failed:  func(error) { service.NoteConfigError() }})
+	return service, files, err
 }
 
 // openExporter makes the sender of the metrics that gather returns. If there is no collector, it returns nil.

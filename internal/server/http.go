@@ -22,7 +22,9 @@ func (s *Server) clientHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthcheck", s.healthcheck)
 	decisions := http.NewServeMux()
-	decisions.HandleFunc("POST /json", s.json)
+	if s.c.RateLimits != nil {
+		decisions.HandleFunc("POST /json", s.json)
+	}
 	if s.c.Limits != nil {
 		s.c.Limits.Register(decisions)
 	} else {
@@ -120,20 +122,21 @@ func (s *Server) healthcheck(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) debugHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthcheck", s.healthcheck)
-	mux.HandleFunc("/rlconfig", func(w http.ResponseWriter, _ *http.Request) {
-		if c := s.c.RateLimits.Current(); c != nil {
-			_, _ = io.WriteString(w, c.Dump())
-		}
-	})
-	mux.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) { s.c.RateLimits.Stats().Write(w) })
+	paths := "/healthcheck: OK while requests are decided\n/metrics: for Prometheus\n"
+	if limits := s.c.RateLimits; limits != nil {
+		paths += "/rlconfig: the configuration in force\n/stats: statistics\n"
+		mux.HandleFunc("/rlconfig", func(w http.ResponseWriter, _ *http.Request) {
+			if c := limits.Current(); c != nil {
+				_, _ = io.WriteString(w, c.Dump())
+			}
+		})
+		mux.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) { limits.Stats().Write(w) })
+	}
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", metrics.TextType)
 		_ = metrics.WriteText(w, s.c.Metrics.Gather(s.c.RateLimits, s.c.Chain)) // as above
 	})
-	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "/healthcheck: OK while requests are decided\n/metrics: for Prometheus\n"+
-			"/rlconfig: the configuration in force\n/stats: statistics\n")
-	})
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, paths) })
 	return s.refuseWebPages("debug", s.recoverHTTPPanic(mux))
 }
 

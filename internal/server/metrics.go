@@ -31,6 +31,9 @@ type Metrics struct {
 
 	Calls *metrics.StoreCalls // of the stores of counters; nil if there are none
 
+	Decisions    metrics.Table[string] // of the proxy, by reason
+	Certificates *Certificates         // nil if the servers speak plain text
+
 	requests metrics.Table[requestLabels]
 }
 
@@ -112,7 +115,7 @@ func (w *statusWriter) NoteDenial() {
 	}
 }
 
-// Gather returns all metrics of a service. chain may be nil.
+// Gather returns all metrics. service is nil for the proxy, and chain if counters are in memory.
 func (m *Metrics) Gather(service *rls.Service, chain *resilience.Chain) []metrics.Metric {
 	all := m.requests.Append(nil, "sluice_request_seconds",
 		"Requests by method and code; OVER_LIMIT is a decision that denies.", func(l requestLabels) []metrics.Label {
@@ -121,7 +124,16 @@ func (m *Metrics) Gather(service *rls.Service, chain *resilience.Chain) []metric
 	if m.Calls != nil {
 		all = m.Calls.Append(all)
 	}
-	all = appendStats(all, service.Stats())
+	if service != nil {
+		all = appendStats(all, service.Stats())
+	}
+	all = m.Decisions.Append(all, "sluice_decision_seconds", "Decisions by reason, and how long they took.",
+		func(reason string) []metrics.Label { return []metrics.Label{{Name: "reason", Value: reason}} })
+	if m.Certificates != nil {
+		all = append(all, metrics.Metric{Name: "sluice_certificate_expiry_seconds", Kind: metrics.Gauge,
+			Help:  "When the certificate of the servers expires, in seconds since 1970.",
+			Value: float64(m.Certificates.Expiry().Unix())})
+	}
 	if chain != nil {
 		all = metrics.AppendChain(all, chain)
 	}

@@ -1,10 +1,14 @@
-// Package server runs the rate limit service: a gRPC server for Envoy, an HTTP server for clients without gRPC, and
-// HTTP servers with diagnostics for operators.
+// Package server runs the servers of a process: of the rate limit service, a gRPC server for Envoy; of the proxy, an
+// HTTP server for its clients; and of both an HTTP server for programs that ask about calls, and HTTP servers with
+// diagnostics for operators.
 //
 //	gRPC    envoy.service.ratelimit.v3, grpc.health.v1, reflection
+//	proxy   everything that the upstreams answer; GET /_sluice/healthz
 //	HTTP    POST /json, GET /healthcheck, POST /v1/…
 //	debug   /rlconfig, /stats, /metrics, /healthcheck
 //	pprof   /debug/pprof/, if wanted
+//
+// Of the proxy, the HTTP and debug servers have no /json, /rlconfig and /stats.
 //
 // The paths and their responses are those of envoyproxy/ratelimit, except for /metrics, which is in Prometheus's text
 // format, and for /v1, which is Sluice's own API (package limits).
@@ -25,6 +29,7 @@ import (
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -34,6 +39,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluicelimits/sluice/internal/gateway"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/request/redact"
 	"github.com/sluicelimits/sluice/internal/server/limits"
@@ -81,7 +87,7 @@ const HealthName = "ratelimit"
 
 // Config sets up a [Server].
 type Config struct {
-	RateLimits *rls.Service    // required
+	RateLimits *rls.Service    // required unless Proxy is set
 	Limits     *limits.Service // Sluice's own API; if nil, it is not served
 
 	Metrics *Metrics          // served at /metrics; if nil, New makes one
@@ -91,7 +97,11 @@ type Config struct {
 	GRPC, HTTP, Debug string
 	Pprof             string // of Go's profiles, which everybody who reaches the address can make the server compute
 
-	TLS            *tls.Config   // of GRPC and HTTP; if nil, plain text
+	// Proxy answers the requests to the address Listen, with the time that they need. Both are set, or none.
+	Proxy  http.Handler
+	Listen string
+
+	TLS            *tls.Config   // of GRPC, HTTP and Proxy; if nil, plain text
 	MaxConnections int           // of each server; 0 selects DefaultMaxConnections
 	MaxMessage     int           // largest request, in bytes; 0 selects DefaultMaxMessage
 	MaxAge         time.Duration // of a connection, so that clients find new servers; 0: without bound
@@ -134,8 +144,8 @@ type part struct {
 
 // Listen opens the listeners. The error names the address. Call [Server.Serve] next.
 func Listen(c Config) (*Server, error) {
-	if c.RateLimits == nil {
-		return nil, errors.New("server: RateLimits is missing")
+	if c.RateLimits == nil && c.Proxy == nil {
+		return nil, errors.New("server: RateLimits or Proxy is missing")
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -155,7 +165,7 @@ func Listen(c Config) (*Server, error) {
 	s := &Server{c: c, health: health.NewServer(), budget: newBudget(c.MaxMessage, c.Log)}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.setServing(false)
-	err := errors.Join(s.addGRPC(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
+	err := errors.Join(s.addGRPC(), s.addProxy(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
 		s.addHTTP("debug", c.Debug, s.debugHandler(), nil), s.addHTTP("pprof", c.Pprof, s.profiles(), nil))
 	if err == nil && len(s.parts) == 0 {
 		err = errors.New("server: no address to listen on")
@@ -169,8 +179,8 @@ func Listen(c Config) (*Server, error) {
 	return s, nil
 }
 
-// Addr returns the address of the server with the name "gRPC", "HTTP", "debug" or "pprof", or nil if that server does
-// not run.
+// Addr returns the address of the server with the name "gRPC", "proxy", "HTTP", "debug" or "pprof", or nil if that
+// server does not run.
 func (s *Server) Addr(name string) net.Addr {
 	for _, p := range s.parts {
 		if p.name == name {
@@ -193,7 +203,7 @@ func (s *Server) listen(name, address string, encrypted *tls.Config) (net.Listen
 }
 
 func (s *Server) addGRPC() error {
-	if s.c.GRPC == "" {
+	if s.c.GRPC == "" || s.c.RateLimits == nil {
 		return nil
 	}
 	listener, err := s.listen("gRPC", s.c.GRPC, nil)
@@ -239,6 +249,38 @@ func (s *Server) addGRPC() error {
 				return ctx.Err()
 			}
 		}})
+	return nil
+}
+
+// addProxy adds the server of Config.Proxy. Its connections may be slow, idle for long, and send and get any number of
+// bytes, so that it bounds their number only.
+func (s *Server) addProxy() error {
+	if s.c.Proxy == nil {
+		return nil
+	}
+	listener, err := listenAt("--listen", s.c.Listen)
+	if err != nil {
+		return err
+	}
+	listener = netutil.LimitListener(listener, s.c.MaxConnections)
+	if s.c.TLS != nil {
+		listener = tls.NewListener(listener, s.c.TLS)
+	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == gateway.HealthPath:
+			s.healthcheck(w, r)
+		case !s.ready.Load():
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, notReady, http.StatusServiceUnavailable)
+		default:
+			s.c.Proxy.ServeHTTP(w, r)
+		}
+	})
+	server := gateway.NewServer(s.endOldConnections(handler), s.c.Log)
+	server.ConnContext = withBegin
+	s.parts = append(s.parts, part{name: "proxy", listener: listener, serve: server.Serve, stop: server.Shutdown,
+		cut: func() { _ = server.Close() }})
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"time"
 )
 
 // Certificates holds the certificate of a server and the authorities of its clients, both from files.
@@ -16,7 +17,12 @@ type Certificates struct {
 	cert, key, clients, san string
 	log                     *slog.Logger
 	current                 atomic.Pointer[tls.Config]
+	expiry                  atomic.Pointer[time.Time]
+	warned                  time.Time // when expiry was last logged
 }
+
+// A certificate is renewed before its last expiresSoon. Until it is, the log says so once in each warnEvery.
+const expiresSoon, warnEvery = 72 * time.Hour, time.Hour
 
 // OpenCertificates reads a certificate and its key, in PEM. If clients is not "", it is a file of authorities, and only
 // clients with a certificate of one of them are admitted (mutual TLS). If san is not "", that certificate must also
@@ -26,6 +32,7 @@ func OpenCertificates(cert, key, clients, san string, log *slog.Logger) (*Certif
 	if err := c.load(); err != nil {
 		return nil, err
 	}
+	c.warnOfExpiry(time.Now())
 	return c, nil
 }
 
@@ -54,17 +61,31 @@ func (c *Certificates) load() error {
 		}
 	}
 	c.current.Store(config)
+	c.expiry.Store(&pair.Leaf.NotAfter)
 	return nil
 }
 
+// Expiry returns when the certificate in force expires.
+func (c *Certificates) Expiry() time.Time { return *c.expiry.Load() }
+
 // Reload reads the files again. If one of them is invalid, the previous certificates stay in force, and the error is
-// logged.
+// logged. So is, once an hour, a certificate in force that has expired or soon will. Do not call it twice at once.
 func (c *Certificates) Reload() error {
 	err := c.load()
 	if err != nil {
 		c.log.Error("certificates not reloaded, the last good ones stay in force", "error", err)
 	}
+	c.warnOfExpiry(time.Now())
 	return err
+}
+
+// warnOfExpiry logs if the certificate has expired or soon will.
+func (c *Certificates) warnOfExpiry(now time.Time) {
+	if left := c.Expiry().Sub(now); left < expiresSoon && now.Sub(c.warned) >= warnEvery {
+		c.warned = now
+		c.log.Warn("the certificate of the servers has expired or soon will: renew its files, which are read again",
+			"file", c.cert, "expires", c.Expiry().UTC().Format(time.RFC3339))
+	}
 }
 
 // Config returns the configuration of a server. Each new connection uses the certificates that were read last.
