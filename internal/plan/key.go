@@ -27,7 +27,7 @@ type key[S any] struct {
 	read    func(r *reader, o object, s *S, layer, need string) // stores in s what o has under the key
 	replace func(s, by *S)                                      // stores in s what by has, if by has the key
 	mark    func(s *S) mark                                     // where the value of s was written
-	into    func(s *S, l *limit.Limit)                          // stores the value of s in the limit
+	into    func(s *S, l *limit.Limit)                          // stores the value of s in a limit
 	text    func(e *Effective) string                           // what explain shows; "": no line
 	ifSet   bool                                                // explain does not show the default
 	list    func(l *lister)                                     // shows several lines in place of text
@@ -86,8 +86,8 @@ func bind[S, T any](k key[S], as kind[T], of func(*S) *field[T]) key[S] {
 		}
 	}
 	k.replace = func(s, by *S) {
-		if f := *of(by); f.set {
-			*of(s) = f
+		if f := of(by); f.set {
+			*of(s) = *f
 		}
 	}
 	k.mark = func(s *S) mark { return markOf(of(s)) }
@@ -97,14 +97,14 @@ func bind[S, T any](k key[S], as kind[T], of func(*S) *field[T]) key[S] {
 // mapping declares the keys of one mapping of a plans file, in the order of the reference and of problems.
 type mapping[S any] struct {
 	schema
-	keys []key[S]
+	keys []*key[S]
 }
 
 // mappingOf returns a mapping. what names it in problems, and refused has answers to keys that it does not have.
 func mappingOf[S any](what string, refused map[string]string, keys ...key[S]) *mapping[S] {
-	m := &mapping[S]{schema{What: what, Refused: refused}, keys}
+	m := &mapping[S]{schema: schema{What: what, Refused: refused}}
 	for i := range keys {
-		m.Keys = append(m.Keys, keys[i].name)
+		m.Keys, m.keys = append(m.Keys, keys[i].name), append(m.keys, &keys[i])
 	}
 	return m
 }
@@ -120,8 +120,7 @@ func (m *mapping[S]) read(r *reader, v value, s *S, layer string) (object, bool)
 
 // take reads the keys of those names; without names all but those that formOf reads.
 func (m *mapping[S]) take(r *reader, o object, s *S, layer string, names ...string) {
-	for i := range m.keys {
-		k := &m.keys[i]
+	for _, k := range m.keys {
 		if k.read != nil && (slices.Contains(names, k.name) || len(names) == 0 && !k.byForm) {
 			k.read(r, o, s, layer, k.need)
 		}

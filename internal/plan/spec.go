@@ -212,7 +212,7 @@ func ipLimitKeys() *mapping[spec] {
 		if k.notInIP != "" {
 			refused[k.name] = k.notInIP
 		} else {
-			keys = append(keys, k)
+			keys = append(keys, *k)
 		}
 	}
 	return mappingOf("a limit of ipLimits", refused, keys...)

@@ -46,8 +46,21 @@ func (b *boost) factorText() string {
 		strconv.FormatInt(milliFactor+b.factor.v%milliFactor, 10)[1:], "0"), ".")
 }
 
-const changesIdentity = "an override changes numbers, mode, onStoreFailure, cost and maxValues, not what a limit is: " +
-	"make another limit"
+// changesIdentity is what an override answers to the keys of a limit that it cannot change.
+var changesIdentity = "an override changes numbers, " + overridableNames() +
+	", not what a limit is: make another limit"
+
+// overridableNames lists the keys that an override may change, apart from amounts.
+func overridableNames() string {
+	var names []string
+	for _, k := range limitKeys.keys {
+		if k.into != nil && k.override != "" {
+			names = append(names, k.name)
+		}
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last]
+}
 
 var (
 	tenantKeys = mappingOf("a tenant", nil,
@@ -68,7 +81,7 @@ var (
 	overrideKeys      = overridableKeys()
 	quotaOverrideKeys = mappingOf("an override's quota",
 		map[string]string{"every": changesIdentity, "timezone": changesIdentity, "anchorDay": changesIdentity,
-			"anchorMonth": changesIdentity}, quotaKeys.keys[0])
+			"anchorMonth": changesIdentity}, *quotaKeys.keys[0])
 	boostKeys = mappingOf("a boost", nil,
 		bind(key[boost]{name: "id", kind: "id of a limit of the plan", need: "the limit's id"}, idKind,
 			func(b *boost) *field[string] { return &b.id }),
@@ -85,7 +98,7 @@ var (
 
 // overridableKeys are the keys of a limit that a tenant may change.
 func overridableKeys() *mapping[spec] {
-	id := limitKeys.keys[0]
+	id := *limitKeys.keys[0]
 	id.kind, id.need, id.byForm = "id of a limit of the plan", "the limit's id", false
 	keys, refused := []key[spec]{id}, map[string]string{"units": "write it inside quota: {units}"}
 	for _, k := range limitKeys.keys[1:] {
@@ -93,6 +106,7 @@ func overridableKeys() *mapping[spec] {
 			refused[k.name] = changesIdentity
 			continue
 		}
+		k := *k
 		k.need, k.byForm = "", false
 		keys = append(keys, k)
 	}
