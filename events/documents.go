@@ -47,8 +47,8 @@ const (
 	KindPlacement Kind = "placement"
 )
 
-// Document is a kind of item in the control tables whose changes are published to cells and subscribers.
-type Document struct {
+// DocumentKind is a kind of item in the control tables whose changes are published to cells and subscribers.
+type DocumentKind struct {
 	Table Table
 	Kind  Kind
 	Type  Type // of the event of a change
@@ -61,7 +61,7 @@ type Document struct {
 	ID string
 }
 
-var documents = [...]Document{
+var documents = [...]DocumentKind{
 	{Table: Plans, Kind: KindPlan, Type: PlanChanged},
 	{Table: Plans, Kind: KindSettings, Type: SettingsChanged, Key: SettingsKey, ID: "settings"},
 	{Table: Plans, Kind: KindCanary, Type: Canary, Key: CanaryKey, ID: "canary"},
@@ -71,9 +71,9 @@ var documents = [...]Document{
 	{Table: Cells, Kind: KindPlacement, Type: SharesChanged, Prefix: PlacementPrefix},
 }
 
-// DocumentOf returns the kind of an item, and its id in a cell's configuration. It returns false if changes of the item
+// KindOf returns the kind of an item, and its id in a cell's configuration. It returns false if changes of the item
 // are not published: these are the items of operations, and those of single cells, which only the balancer reads.
-func DocumentOf(t Table, key string) (d Document, id string, ok bool) {
+func KindOf(t Table, key string) (d DocumentKind, id string, ok bool) {
 	for _, one := range documents {
 		switch {
 		case one.Table != t:
@@ -86,7 +86,7 @@ func DocumentOf(t Table, key string) (d Document, id string, ok bool) {
 	return d, id, ok
 }
 
-// ItemOf is the inverse of [DocumentOf]: it returns the table and key of the item that has this kind and id in a cell's
+// ItemOf is the inverse of [KindOf]: it returns the table and key of the item that has this kind and id in a cell's
 // configuration. It does not check the key: see [CheckKey].
 func ItemOf(kind Kind, id string) (t Table, key string, ok bool) {
 	for _, one := range documents {
@@ -119,14 +119,14 @@ func DocumentTables() []Table {
 
 // ChangedType returns the type of the events about an item; false if its changes are not published.
 func ChangedType(t Table, key string) (Type, bool) {
-	d, _, ok := DocumentOf(t, key)
+	d, _, ok := KindOf(t, key)
 	return d.Type, ok
 }
 
 // Document returns the kind and the id that the changed document has in a cell's configuration; "" if no item of this
 // type and key is a document.
 func (e *Changed) Document() (kind Kind, id string) {
-	d, id, _ := DocumentOf(e.Type.table(), e.Key)
+	d, id, _ := KindOf(e.Type.table(), e.Key)
 	return d.Kind, id
 }
 
@@ -143,6 +143,6 @@ func (t Type) table() Table {
 
 // isFixedKey reports whether the key belongs to a kind of which there is one document only, under this key.
 func isFixedKey(t Table, key string) bool {
-	d, _, _ := DocumentOf(t, key)
+	d, _, _ := KindOf(t, key)
 	return d.Key != ""
 }

@@ -370,7 +370,7 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 // isPlan reports whether an item of the table of plans is a plan, and not a document of another kind, such as the mark
 // of the canary.
 func isPlan(key string) bool {
-	d, _, _ := events.DocumentOf(control.Plans, key)
+	d, _, _ := events.KindOf(control.Plans, key)
 	return d.Kind == plan.KindPlan
 }
 

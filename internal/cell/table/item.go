@@ -21,7 +21,7 @@ func DocumentOf(e *events.Changed) Document {
 
 // RefOf names the document of an item; false if cells have no document of it.
 func RefOf(t events.Table, key string) (Ref, bool) {
-	d, id, ok := events.DocumentOf(t, key)
+	d, id, ok := events.KindOf(t, key)
 	return Ref{Kind: d.Kind, ID: id}, ok
 }
 

@@ -15,7 +15,7 @@ import (
 
 // DocumentOf returns the document that an item of plans, tenants or keys holds; false for an item of another kind.
 func DocumentOf(t control.Table, key string, body []byte) (plan.Document, bool) {
-	d, id, ok := events.DocumentOf(t, key)
+	d, id, ok := events.KindOf(t, key)
 	kind := d.Kind
 	if !ok || !slices.Contains(plan.Kinds, kind) {
 		return plan.Document{}, false
