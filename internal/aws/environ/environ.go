@@ -51,8 +51,8 @@ type Settings struct {
 // Issuers reads and keeps who may issue JWTs. *token.Issuers implements it. [Parse] does not read issuers itself,
 // because the functions that verify no JWT would then link the code that does.
 type Issuers interface {
-	Read(from io.Reader) error   // reads a JSON array of issuers; the error continues a sentence
-	Check(claims []string) error // checks what was read, if these further claims of a JWT are kept
+	Read(from io.Reader) error // reads a JSON array of issuers; the error continues a sentence
+	Check() error              // checks what was read
 }
 
 // AppConfig identifies a configuration in AWS AppConfig by ids.
@@ -244,7 +244,7 @@ func (p *parser) aboutTokens() {
 	if p.given[where] == "" {
 		where = "SLUICE_ISSUERS_FILE"
 	}
-	if err := p.issuers.Check(p.Claims); err != nil {
+	if err := p.issuers.Check(); err != nil {
 		p.wrong(where, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 }

@@ -29,9 +29,9 @@ func (i *Issuers) Read(from io.Reader) (err error) {
 	return err
 }
 
-// Check returns the error of [New] with these issuers and further claims.
-func (i *Issuers) Check(claims []string) error {
-	v, err := New(Config{Issuers: *i, Claims: claims})
+// Check returns the error of [New] with these issuers.
+func (i *Issuers) Check() error {
+	v, err := New(Config{Issuers: *i})
 	if err == nil {
 		v.Close()
 	}
