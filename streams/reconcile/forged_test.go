@@ -377,8 +377,7 @@ func TestNumbersAboveTheHead(t *testing.T) {
 	}
 }
 
-// Guarantees that forged documents are found even if there are more than the sketch can show, their ids do not fit the
-// sketch, or the run is interrupted.
+// Guarantees that forged documents are found even if there are thousands, their ids are long, or the run is interrupted.
 func TestManyForgedDocuments(t *testing.T) {
 	for what, limit := range map[string]time.Duration{"in one run": time.Hour, "in many runs": 30 * time.Second} {
 		t.Run(what, func(t *testing.T) {
@@ -494,7 +493,7 @@ func TestRepairIsOvertaken(t *testing.T) {
 // not removed because of it. If a cell has only a few documents that an empty control table lacks, they are removed.
 // The canary's mark does not make a table count as not empty.
 func TestLostTable(t *testing.T) {
-	for _, plans := range []int{10, 2000} { // a sketch can show the first number of differences, but not the second
+	for _, plans := range []int{10, 2000} { // with the canary's mark one more than are removed, and many
 		w := newWorld(t)
 		w.putEverywhere(control.Plans, events.CanaryKey, `{"at":"now"}`)
 		var forged []table.Document

@@ -276,7 +276,7 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 					had[ref] = 0
 				}
 			}
-			for i := range placements { // so that more differs than a sketch can show, or less
+			for i := range placements { // so that more than one page differs, or less
 				tenant := fmt.Sprintf("more%06d", i)
 				o.put(control.Cells, shares.PlacementKey(tenant), placementBody(tenant))
 			}
