@@ -96,6 +96,8 @@ func TestPublishInPart(t *testing.T) {
 	}{
 		{"one refused", []snstypes.BatchResultErrorEntry{{Id: aws.String("1"), Code: aws.String("InvalidParameter"),
 			SenderFault: true}}, []string{"0", "2"}, "taken refused taken"},
+		{"refused by a fault of SNS", []snstypes.BatchResultErrorEntry{{Id: aws.String("1"),
+			Code: aws.String("InvalidParameter")}}, []string{"0", "2"}, "taken again taken"},
 		{"one fails", []snstypes.BatchResultErrorEntry{{Id: aws.String("0"), Code: aws.String("InternalFailure")}},
 			[]string{"1", "2"}, "again taken taken"},
 		{"throttled is nobody's fault", []snstypes.BatchResultErrorEntry{{Id: aws.String("2"),

@@ -377,7 +377,8 @@ func TestNumbersAboveTheHead(t *testing.T) {
 	}
 }
 
-// Guarantees that forged documents are found even if there are thousands, their ids are long, or the run is interrupted.
+// Guarantees that forged documents are found even if there are thousands, if their ids are long, or if the run is
+// interrupted.
 func TestManyForgedDocuments(t *testing.T) {
 	for what, limit := range map[string]time.Duration{"in one run": time.Hour, "in many runs": 30 * time.Second} {
 		t.Run(what, func(t *testing.T) {
