@@ -76,6 +76,25 @@ func TestBadItems(t *testing.T) {
 	}
 }
 
+// Guarantees that an error may hide an item unless it names all that were left out, and the item is none of them: an
+// unreadable placement must not be taken for an absent one.
+func TestMayHide(t *testing.T) {
+	a := &control.BadItemError{Table: control.Cells, Key: "ack.a", Err: errors.New("layout is 2")}
+	for _, tt := range []struct {
+		err    error
+		prefix string
+		want   bool
+	}{
+		{nil, "ack.", false}, {a, "ack.", true}, {a, "placed.", false}, {control.ErrBadItem, "placed.", true},
+		{errors.Join(a, errors.New("throttled")), "placed.", true},
+	} {
+		got := control.MayHide(tt.err, func(key string) bool { return strings.HasPrefix(key, tt.prefix) })
+		if got != tt.want {
+			t.Errorf("%v may hide %s…: %t, want %t", tt.err, tt.prefix, got, tt.want)
+		}
+	}
+}
+
 // Guarantees what is hashed, byte for byte. A change would break every existing chain.
 func TestHash(t *testing.T) {
 	first := next(t, nil, control.Tenants, "acmé/1", `{"b":1.50,"a":"<é>"}`)
