@@ -113,7 +113,8 @@ type Config struct {
 type Issuer struct {
 	Issuer    string   // required; the value of the claim "iss", compared byte by byte
 	Audiences []string // required; the audience claim must contain one of them
-	JWKSURL   string   // required; https, or http on a loopback address
+	JWKSURL   string   // https, or http on a loopback address; either this or JWKSFile
+	JWKSFile  string   // a file with the keys, read as often as a URL is
 
 	// Algorithms are the accepted algorithms: RS, PS and ES with 256, 384 or 512, and EdDSA; default RS256 and ES256.
 	// Symmetric algorithms are never accepted.

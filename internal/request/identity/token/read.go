@@ -12,7 +12,7 @@ import (
 
 // issuerMembers are the names of the members of an [Issuer] in JSON. The decoder of encoding/json ignores case, so it
 // would read two members as one.
-var issuerMembers = []string{"issuer", "audiences", "jwksUrl", "algorithms", "audienceClaim", "tenantClaim",
+var issuerMembers = []string{"issuer", "audiences", "jwksUrl", "jwksFile", "algorithms", "audienceClaim", "tenantClaim",
 	"subjectClaim", "tenants", "allTenants"}
 
 const (

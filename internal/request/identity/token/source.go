@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -18,14 +19,14 @@ import (
 // source fetches and keeps the keys of an issuer.
 type source struct {
 	issuer     string
-	url        string
+	url, file  string // one of them
 	algorithms []jose.SignatureAlgorithm
 	c          *Config
 	keys       *refresh.Cache[keySet]
 }
 
 func newSource(c *Config, i *issuer) *source {
-	s := &source{issuer: i.Issuer.Issuer, url: i.JWKSURL, algorithms: i.algorithms, c: c}
+	s := &source{issuer: i.Issuer.Issuer, url: i.JWKSURL, file: i.JWKSFile, algorithms: i.algorithms, c: c}
 	s.keys = refresh.New(refresh.Config[keySet]{Read: s.fetch, Ended: s.ended, Wait: c.Wait, Refresh: c.Refresh,
 		Cooldown: c.Cooldown})
 	return s
@@ -92,7 +93,11 @@ func (s *source) ended(e refresh.End[keySet]) {
 }
 
 func (s *source) fetch(ctx context.Context, before *keySet) (*keySet, error) {
-	body, err := s.get(ctx)
+	get := s.get
+	if s.file != "" {
+		get = s.readFile
+	}
+	body, err := get(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +122,20 @@ func (s *source) get(ctx context.Context) ([]byte, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("status %d", resp.StatusCode)
 	}
-	// after decompression, so a small answer cannot become a large one
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxSetBytes+1))
+	return readSet(resp.Body) // after decompression, so a small answer cannot become a large one
+}
+
+func (s *source) readFile(context.Context) ([]byte, error) {
+	f, err := os.Open(s.file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	return readSet(f)
+}
+
+func readSet(from io.Reader) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(from, maxSetBytes+1))
 	switch {
 	case err != nil:
 		return nil, err

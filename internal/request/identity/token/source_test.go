@@ -17,6 +17,8 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +30,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 // broken lists the ways in which an issuer fails to answer with keys, each with a part of the reported cause.
@@ -665,4 +668,43 @@ func TestConcurrently(t *testing.T) {
 		})
 		all.Wait()
 	})
+}
+
+// Guarantees that the keys of an issuer can come from a file: a new key in it is accepted as soon as a token names it,
+// and a file that is away or too large is no reason to refuse a credential as bad.
+func TestKeysOfAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	put := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := tokentest.NewEC("k2", elliptic.P256())
+	c := config(nil, func(c *token.Config) {
+		c.Issuers[0].JWKSURL, c.Issuers[0].JWKSFile = "", file
+	})
+	v := newVerifier(t, c)
+	if err := verify(v, good.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrKeysUnavailable) {
+		t.Errorf("without the file: %v", err)
+	}
+	put(tokentest.Document(good))
+	now := noon.Add(time.Minute)
+	if err := verify(v, good.Sign(claims(noon, nil)), now); err != nil {
+		t.Errorf("with the file: %v", err)
+	}
+	put(tokentest.Document(good, next))
+	now = now.Add(2 * time.Minute)
+	if err := verify(v, next.Sign(claims(noon, nil)), now); err != nil {
+		t.Errorf("a key that is new in the file: %v", err)
+	}
+	put(tokentest.Document(good) + strings.Repeat(" ", 1<<20))
+	if err := verify(newVerifier(t, c), good.Sign(claims(noon, nil)), now); !errors.Is(err, token.ErrKeysUnavailable) ||
+		!strings.Contains(err.Error(), "larger than") {
+		t.Errorf("a large file: %v", err)
+	}
+	c.Issuers[0].JWKSURL = "https://login.example.com/jwks"
+	if _, err := token.New(c); err == nil || !strings.Contains(err.Error(), "either JWKSURL or JWKSFile") {
+		t.Errorf("a file and a URL: %v", err)
+	}
 }

@@ -70,7 +70,8 @@ const (
 type Issuer struct {
 	Issuer    string   `json:"issuer"`    // required; the value of the claim "iss", compared byte by byte
 	Audiences []string `json:"audiences"` // required; the audience claim must contain one of them
-	JWKSURL   string   `json:"jwksUrl"`   // required; https, or http on a loopback address
+	JWKSURL   string   `json:"jwksUrl"`   // https, or http on a loopback address; either this or JWKSFile
+	JWKSFile  string   `json:"jwksFile"`  // a file with the keys, read as often as a URL is
 
 	// Algorithms are the accepted algorithms; default RS256 and ES256. Possible are RS, PS and ES with 256, 384 or 512,
 	// and EdDSA (Ed25519). RSA keys must have 2048 to 4096 bits. Symmetric algorithms are not possible, because their
@@ -244,7 +245,13 @@ func prepare(in Issuer) (*issuer, error) {
 			*claim = standard
 		}
 	}
-	return i, checkURL(i.JWKSURL)
+	switch {
+	case i.JWKSFile == "":
+		return i, checkURL(i.JWKSURL)
+	case i.JWKSURL != "":
+		return nil, errors.New("either JWKSURL or JWKSFile is needed, not both")
+	}
+	return i, nil
 }
 
 // Warm starts to fetch the keys that are missing, and does not wait. It is for the initialisation of a Lambda function,
