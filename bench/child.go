@@ -18,6 +18,7 @@ var childMains = map[string]func(from *gob.Decoder, to *gob.Encoder) error{
 	"workload": workloadChild,
 	"hot":      hotChild,
 	"rls":      rlsChild,
+	"proxy":    proxyChild,
 }
 
 // Main does the work of a child, if the process is one, and then does not return. Every program that measures figures

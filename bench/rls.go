@@ -81,14 +81,29 @@ func (s *rlsServer) load(requests int, request func(i int) *rlsv3.RateLimitReque
 // wideRequest returns the i-th of the requests that ask for one unit of each of rlsValues values in turn.
 func wideRequest(i int) *rlsv3.RateLimitRequest { return rlsRequest("wide", i%rlsValues, 1, 1) }
 
-// offer sends requests at random times, perSecond of them on average, for the given time. Each is sent when its time
-// has come, even if earlier ones have not been answered. It returns how long after its time each was answered,
-// in ms.
-// All must be admitted.
+// offer sends requests to a server at random times. All must be admitted.
+func (s *rlsServer) offer(perSecond float64, length time.Duration, seed uint64) (took []float64, err error) {
+	return offerLoad(perSecond, length, seed, func(random *rand.Rand) func() error {
+		client, req := s.clients[random.IntN(len(s.clients))], wideRequest(random.IntN(rlsValues))
+		return func() error {
+			admitted, err := askRLS(client, req)
+			if err == nil && !admitted {
+				err = errDenied
+			}
+			return err
+		}
+	})
+}
+
+// offerLoad sends requests at random times, perSecond of them on average, for the given time. Each is sent when its
+// time has come, even if earlier ones have not been answered. It returns how long after its time each was answered, in
+// ms. The function next chooses a request and returns what sends it.
 //
 // A delay in the client would be the same for each server and hide their differences. A timer of Go can be late by a
 // millisecond, so a thread that only sleeps starts all requests. And the client collects no garbage meanwhile.
-func (s *rlsServer) offer(perSecond float64, length time.Duration, seed uint64) (took []float64, err error) {
+func offerLoad(
+	perSecond float64, length time.Duration, seed uint64, next func(*rand.Rand) func() error,
+) (took []float64, err error) {
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	runtime.LockOSThread()
@@ -100,20 +115,18 @@ func (s *rlsServer) offer(perSecond float64, length time.Duration, seed uint64) 
 		if at += time.Duration(random.ExpFloat64() / perSecond * float64(time.Second)); at >= length {
 			break
 		}
-		client, req, due := s.clients[random.IntN(len(s.clients))], wideRequest(random.IntN(rlsValues)), began.Add(at)
+		send, due := next(random), began.Add(at)
 		for wait := time.Until(due); wait > 0; wait = time.Until(due) { // a signal ends a sleep early
 			pause := syscall.NsecToTimespec(wait.Nanoseconds())
 			_ = syscall.Nanosleep(&pause, nil)
 		}
 		inFlight.Go(func() {
-			admitted, e := askRLS(client, req)
+			e := send()
 			answered := time.Since(due).Seconds() * 1e3
 			mu.Lock()
 			defer mu.Unlock()
 			if took = append(took, answered); e != nil {
 				err = e
-			} else if !admitted {
-				err = errDenied
 			}
 		})
 	}

@@ -37,6 +37,7 @@ type Config struct {
 type Gateway struct {
 	c           Config
 	toUpstreams []backend // none: the echo
+	buffers     buffers
 	panics      atomic.Int64
 
 	warned  atomic.Int64 // when the last failure of the upstream was logged, in seconds since 1970
@@ -89,15 +90,23 @@ func (g *Gateway) serve(w *response, r *http.Request) {
 		write(w, r, a.Kind, a.AppendProblem(make([]byte, 0, 768)))
 		return
 	}
-	backend := g.backend(r, &clean)
+	backend, kind := g.backend(r, &clean)
 	if backend == nil {
-		g.refuse(w, r, answer.NoRoute, answer.NewInstance())
+		g.refuse(w, r, kind, answer.NewInstance())
 		return
 	}
 	if d := a.Decision(); d != nil && g.c.Places != nil && inflight.HoldFor(d) > 0 {
 		defer g.c.Places.Take(d.Receipt()).Hold()()
 	}
 	cleanHeaders(r.Header, a)
+	if r.ProtoMajor == 1 {
+		// The upstream may answer before it has read the body. Without this, net/http would then throw a part of the
+		// body away. The error says that the writer is not one of net/http.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+	}
+	if r.Body != nil {
+		r.Body = &clientBody{r.Body}
+	}
 	backend.ServeHTTP(w, r)
 }
 

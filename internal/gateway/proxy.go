@@ -21,13 +21,31 @@ func tooLarge(err error) bool {
 	return errors.As(err, &e)
 }
 
+// clientBody is the body of a request. Its errors are those of the client.
+type clientBody struct{ io.ReadCloser }
+
+type clientError struct{ error }
+
+func (e *clientError) Unwrap() error { return e.error }
+
+// Read implements [io.Reader].
+func (b *clientBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = &clientError{err}
+	}
+	return n, err
+}
+
 // upstreamFailed answers a request that the upstream did not answer.
 func (g *Gateway) upstreamFailed(w *response, r *http.Request, u Upstream, err error) {
 	kind, timeout := answer.UpstreamDown, net.Error(nil)
-	ofBody := tooLarge(err)
+	ofBody := errors.As(err, new(*clientError))
 	switch {
-	case ofBody:
+	case tooLarge(err):
 		kind = answer.TooLarge
+	case ofBody:
+		kind = answer.BadRequest
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 		panic(http.ErrAbortHandler) // the client has gone: nobody to answer, and the upstream did nothing wrong
 	case errors.As(err, &timeout) && timeout.Timeout():

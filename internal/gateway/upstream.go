@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,9 +12,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/forward"
 	"github.com/sluicelimits/sluice/internal/request/redact"
 )
@@ -22,7 +25,11 @@ import (
 // Config.UpstreamTimeout is 0.
 const DefaultUpstreamTimeout = time.Minute
 
-const dialTimeout = 5 * time.Second
+const (
+	dialTimeout = 5 * time.Second  // also for TLS, and for the answer to a ping
+	pingAfter   = 15 * time.Second // without a byte on a connection of HTTP/2
+	bufferBytes = 32 << 10         // as many as net/http/httputil takes
+)
 
 // Upstream is a service behind the gateway, and says which requests it gets.
 type Upstream struct {
@@ -35,19 +42,27 @@ type Upstream struct {
 func ParseUpstream(text string) (Upstream, error) {
 	var u Upstream
 	to := text
+	show := func(part string) string { // without what may be a password
+		if strings.ContainsAny(text, "@?") {
+			return "…"
+		}
+		return part
+	}
 	if before, after, ok := strings.Cut(text, "="); ok && !strings.Contains(before, "://") {
 		to = after
 		at := strings.IndexByte(before+"/", '/')
 		u.Host, u.Path = strings.ToLower(before[:at]), strings.TrimRight(before[at:], "/")
 		if strings.ContainsAny(u.Host, ":*@ ") {
-			return u, fmt.Errorf("%q: want a host without a port, such as api.example.com, or no host for all", before)
+			return u, fmt.Errorf("%q: want a host without a port, such as api.example.com, or no host for all",
+				show(before))
 		}
 		if clean := route.Clean(u.Path); u.Path != "" && (clean.String() != u.Path || clean.Climbs()) {
-			return u, fmt.Errorf("%q: want a path such as /v2, without a query, .. and //", before)
+			return u, fmt.Errorf("%q: want a path such as /v2, without a query, .. and //", show(before))
 		}
 	}
 	if _, _, err := net.SplitHostPort(to); err == nil && !strings.Contains(to, "//") {
-		return u, fmt.Errorf("%q is not a URL: want http://HOST, https://HOST or h2c://HOST, such as http://%[1]s", to)
+		return u, fmt.Errorf("%q is not a URL: want http://HOST, https://HOST or h2c://HOST, such as http://%[1]s",
+			show(to))
 	}
 	var err error
 	if u.URL, err = url.Parse(to); err != nil {
@@ -66,13 +81,14 @@ func (u Upstream) String() string { return u.Host + cmp.Or(u.Path, "/") }
 func (u Upstream) check() error {
 	switch to := u.URL; {
 	case !slices.Contains([]string{"http", "https", "h2c"}, to.Scheme):
-		return fmt.Errorf("%q: want http://HOST, https://HOST, or h2c://HOST for HTTP/2 without TLS", to.Redacted())
+		return fmt.Errorf("the scheme %q: want http://HOST, https://HOST, or h2c://HOST for HTTP/2 without TLS",
+			to.Scheme)
 	case to.Hostname() == "":
 		return fmt.Errorf("%q has no host", to.Redacted())
 	case to.User != nil:
 		return fmt.Errorf("%q: a user or password in the URL is not supported", to.Redacted())
 	case to.RawQuery != "" || to.Fragment != "":
-		return fmt.Errorf("%q: a query or fragment is not supported", to.Redacted())
+		return errors.New("a query or fragment is not supported")
 	}
 	return nil
 }
@@ -103,8 +119,9 @@ func (g *Gateway) backends() ([]backend, error) {
 			to.Scheme, transport = "http", unencryptedHTTP2
 		}
 		all = append(all, backend{u, &httputil.ReverseProxy{
-			Rewrite:   func(p *httputil.ProxyRequest) { g.rewrite(p, &to) },
-			Transport: transport,
+			Rewrite:    func(p *httputil.ProxyRequest) { g.rewrite(p, &to) },
+			Transport:  transport,
+			BufferPool: &g.buffers,
 			ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 				g.upstreamFailed(responseOf(w), r, u, err)
 			},
@@ -117,10 +134,30 @@ func (g *Gateway) backends() ([]backend, error) {
 	return all, nil
 }
 
+// buffers hold parts of bodies while they are passed on. Without a pool, the proxy makes garbage of 32 KiB for each
+// request.
+type buffers struct{ pool sync.Pool }
+
+// Get implements [httputil.BufferPool].
+func (b *buffers) Get() []byte {
+	if kept, ok := b.pool.Get().(*[bufferBytes]byte); ok {
+		return kept[:]
+	}
+	return make([]byte, bufferBytes)
+}
+
+// Put implements [httputil.BufferPool].
+func (b *buffers) Put(used []byte) { b.pool.Put((*[bufferBytes]byte)(used)) }
+
 func newTransport(timeout time.Duration) *http.Transport {
 	return &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
+			return &upstreamConn{conn, timeout}, err
+		},
+		TLSHandshakeTimeout:   dialTimeout,
 		ResponseHeaderTimeout: timeout,
+		HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: dialTimeout},
 		MaxIdleConnsPerHost:   256,
 		IdleConnTimeout:       90 * time.Second,
 		ForceAttemptHTTP2:     true,
@@ -128,19 +165,49 @@ func newTransport(timeout time.Duration) *http.Transport {
 	}
 }
 
-// backend returns the handler for a request, or nil if no upstream is for it.
-func (g *Gateway) backend(r *http.Request, path *route.Path) http.Handler {
+// upstreamConn is a connection to an upstream. What is sent must make progress: an upstream that reads no more would
+// otherwise hold the request for ever, since net/http notices that the client has gone only when its body was read.
+type upstreamConn struct {
+	net.Conn
+	timeout time.Duration
+}
+
+// Write implements [net.Conn].
+func (c *upstreamConn) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(c.timeout)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(b)
+}
+
+// backend returns the handler for a request. If no upstream is for it, or its path leads to several, depending on how
+// it is read, backend returns nil and the answer.
+func (g *Gateway) backend(r *http.Request, path *route.Path) (http.Handler, answer.Kind) {
 	if len(g.toUpstreams) == 0 {
-		return http.HandlerFunc(g.echo)
+		return http.HandlerFunc(g.echo), answer.Allowed
 	}
 	host := strings.ToLower(r.Host)
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	asked := path.String()
+	host = strings.TrimSuffix(host, ".")
+	first := g.find(host, path.Form(0))
+	for i := 1; i < path.NumForms(); i++ {
+		if g.find(host, path.Form(i)) != first {
+			return nil, answer.BadRequest
+		}
+	}
+	if first == nil {
+		return nil, answer.NoRoute
+	}
+	return first, answer.Allowed
+}
+
+// find returns the upstream for one reading of a path, or nil.
+func (g *Gateway) find(host, path string) *backend {
 	for i := range g.toUpstreams {
 		b := &g.toUpstreams[i]
-		rest, begins := strings.CutPrefix(asked, b.Path)
+		rest, begins := strings.CutPrefix(path, b.Path)
 		if begins && (rest == "" || rest[0] == '/' || b.Path == "") && (b.Host == "" || b.Host == host) {
 			return b
 		}
@@ -151,8 +218,12 @@ func (g *Gateway) backend(r *http.Request, path *route.Path) http.Handler {
 // rewrite makes the request to an upstream from an admitted request.
 func (g *Gateway) rewrite(p *httputil.ProxyRequest, to *url.URL) {
 	p.SetURL(to)
-	for _, name := range []string{"X-Original-Url", "X-Rewrite-Url"} { // some backends serve their path instead
-		delete(p.Out.Header, name)
+	p.Out.URL.RawQuery = p.In.URL.RawQuery // as the client wrote it: it may be signed
+	for name := range p.Out.Header {
+		switch strings.ToLower(strings.ReplaceAll(name, "_", "-")) {
+		case "x-original-url", "x-rewrite-url": // some backends serve their path instead
+			delete(p.Out.Header, name)
+		}
 	}
 	for _, name := range forward.Names { // the proxy removes headers that the client names in Connection
 		if v := p.In.Header[name]; v != nil {
@@ -163,4 +234,9 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest, to *url.URL) {
 		p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
 	}
 	p.SetXForwarded()
+	for _, name := range []string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v := p.In.Header[name]; g.c.TrustedHops > 0 && v != nil {
+			p.Out.Header[name] = v
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -55,7 +56,12 @@ func TestUpstreamOfARequest(t *testing.T) {
 		{"x.example.com", "/v2/a", "two /v2/a"},
 		{"x.example.com", "/v2/deep", "deep /v2/deep"},
 		{"x.example.com", "/v2/deeper", "two /v2/deeper"},
-		{"x.example.com", "//v2//deep/a", "deep //v2//deep/a"},
+		{"api.example.com.", "/v1", "api /v1"},
+		{"x.example.com", "//v2//deep/a", "400"}, // servers read it in different ways
+		{"x.example.com", "/v2/%2e%2e/a", "400"},
+		{"x.example.com", "/v2/..%2fonly", "400"},
+		{"x.example.com", "/only/%61", "only /only/a"},
+		{"x.example.com", "/%76%32/a", "400"},
 		{"api.example.com", "/v2/deep", "api two /below/v2/deep"},
 		{"Api.Example.com:8080", "/v1", "api /v1"},
 		{"x.example.com", "/v22", ""},
@@ -75,6 +81,9 @@ func TestUpstreamOfARequest(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = got.Body.Close()
+		if c.want == "400" && got.StatusCode == http.StatusBadRequest {
+			continue
+		}
 		if c.want == "" && got.StatusCode == http.StatusNotFound && strings.Contains(string(body), "#no-route") {
 			continue
 		}
@@ -100,6 +109,9 @@ func TestParseUpstream(t *testing.T) {
 		"/a/../b=http://h":             "want a path such as /v2",
 		"/a//b=http://h":               "want a path such as /v2",
 		"http://u:secret@host:x/\x7f=": "it is not a URL",
+		"u:secret@host:3000":           "want http://HOST",
+		"http://h/?token=secret":       "a query or fragment",
+		"http://u:secret@h=http://x":   "a user or password",
 	} {
 		_, err := gateway.ParseUpstream(text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
@@ -248,6 +260,127 @@ func TestWebSocket(t *testing.T) {
 		}
 		if back, err := answers.ReadString('\n'); err != nil || back != message {
 			t.Fatalf("%q came back as %q, %v", message, back, err)
+		}
+	}
+}
+
+// Guarantees that an upstream may answer before it has read the request, whose body then still arrives as a whole, and
+// that both sides can talk in turn.
+func TestBothWaysAtOnce(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		if err := c.EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		for lines := bufio.NewReader(r.Body); ; {
+			line, err := lines.ReadString('\n')
+			_, _ = io.WriteString(w, line)
+			_ = c.Flush()
+			if err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(upstream.Close)
+	f := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstreams = upstreams(t, upstream.URL) })
+	body, lines := io.Pipe()
+	r, err := http.NewRequest(http.MethodPost, f.serve(t)+"/x", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Api-Key", key("acme"))
+	go func() { _, _ = io.WriteString(lines, "one\n") }()
+	got, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	back := bufio.NewReader(got.Body)
+	for _, want := range []string{"one\n", "two\n", "three\n"} {
+		if want != "one\n" {
+			if _, err := io.WriteString(lines, want); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if line, err := back.ReadString('\n'); err != nil || line != want {
+			t.Fatalf("%q came back as %q, %v", want, line, err)
+		}
+	}
+	_ = lines.Close()
+	if rest, err := io.ReadAll(back); err != nil || len(rest) > 0 {
+		t.Errorf("after the end: %q, %v", rest, err)
+	}
+}
+
+// Guarantees that an upstream that does not read a request, does not speak TLS or does not answer is given up after the
+// timeout, and that a client that sends no sound body is told so, and not that the upstream is away.
+func TestUpstreamStalls(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			conn, err := ln.Accept() // and nothing is read
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+	}()
+	f := newFixture(t, plansText(""), func(c *gateway.Config) {
+		c.Upstreams = upstreams(t, "http://"+ln.Addr().String(), "/reads="+upstreamThatReads(t).String())
+		c.UpstreamTimeout, c.MaxBody = 100*time.Millisecond, 0
+	})
+	at := f.serve(t)
+	large := strings.NewReader(strings.Repeat("x", 32<<20)) // more than the buffers of the network hold
+	do(t, http.MethodPost, at+"/x", large, "X-Api-Key", key("acme")).want(t, http.StatusGatewayTimeout)
+	do(t, http.MethodGet, at+"/x", nil, "X-Api-Key", key("acme")).want(t, http.StatusGatewayTimeout)
+
+	conn, err := net.Dial("tcp", strings.TrimPrefix(at, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "POST /reads HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nX-Api-Key: %s\r\n\r\n"+
+		"ZZ\r\n", key("acme"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	if got.StatusCode != http.StatusBadRequest {
+		t.Errorf("a body that is not chunked is answered with %d", got.StatusCode)
+	}
+	if n := strings.Count(f.logs.String(), "the upstream did not answer"); n < 1 || n > 2 {
+		t.Errorf("%d lines of the log about the upstream, want those of the upstream that stalls:\n%s", n, f.logs)
+	}
+}
+
+// Guarantees that the upstream gets the query as the client wrote it, since it may be signed, and from proxies that the
+// operator trusts also the scheme and the host that the client used.
+func TestUpstreamGetsWhatWasSent(t *testing.T) {
+	seen := make(chan *http.Request, 1)
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r }))
+	t.Cleanup(upstream.Close)
+	for hops, want := range []string{"http 127.0.0.1", "https pub.example.com"} {
+		f := newFixture(t, plansText(""), func(c *gateway.Config) {
+			c.Upstreams, c.TrustedHops = upstreams(t, upstream.URL), hops
+		})
+		at := f.serve(t)
+		const query = "z=1&a=2;b=3&q=100%&s=a%zz"
+		do(t, http.MethodGet, at+"/x?"+query, nil, "X-Api-Key", key("acme"), "X-Forwarded-Proto", "https",
+			"X-Forwarded-Host", "pub.example.com", "X_original_url", "/y")
+		r := <-seen
+		host, _, _ := strings.Cut(r.Header.Get("X-Forwarded-Host"), ":")
+		if got := r.Header.Get("X-Forwarded-Proto") + " " + host; got != want || r.URL.RawQuery != query ||
+			r.Header["X_original_url"] != nil {
+			t.Errorf("behind %d proxies the upstream got %q, %q and %v, want %q and %q", hops, got, r.URL.RawQuery,
+				r.Header, want, query)
 		}
 	}
 }
