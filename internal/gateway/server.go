@@ -75,8 +75,8 @@ func responseOf(w http.ResponseWriter) *response {
 // Unwrap lets http.ResponseController use the methods of the server's writer.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader adds the headers to the final answer. An interim one passes as it is: 1xx but 101, after which there is no
-// other.
+// WriteHeader adds the headers to the final answer. An interim one passes as it is: 1xx but 101, after which no other
+// comes.
 func (w *response) WriteHeader(status int) {
 	if (status >= 200 || status == http.StatusSwitchingProtocols) && w.status == 0 {
 		w.status = status

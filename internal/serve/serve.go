@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"os/signal"
 	"strings"
@@ -293,6 +294,9 @@ func (o *Options) openExporter(gather func() []metrics.Metric) (*metrics.Exporte
 		Attributes: map[string]string{"host.name": host, "service.instance.id": rand.Text()}, Every: o.CollectorEvery,
 		Gather: gather, Log: o.Log})
 	if err != nil {
+		if u, bad := url.Parse(endpoint); bad == nil { // without a password
+			endpoint = u.Redacted()
+		}
 		return nil, fmt.Errorf("%s %q: %w", name, endpoint, err)
 	}
 	return e, nil

@@ -41,6 +41,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/gateway"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/redact"
 	"github.com/sluicelimits/sluice/internal/server/limits"
 	"github.com/sluicelimits/sluice/internal/server/rls"
@@ -65,6 +66,7 @@ const (
 	maxHeaderBytes   = 8 << 10 // of one request
 	handshakeTimeout = 5 * time.Second
 	requestTimeout   = 10 * time.Second // to read a request over HTTP, and to write its response
+	cutFor           = 2 * time.Second  // for requests of the proxy that were cut off to end
 	idleTimeout      = 2 * time.Minute  // an HTTP connection without requests is closed after this time
 
 	// After pingAfter without traffic, the server pings the client of a gRPC connection. It closes the connection if no
@@ -266,22 +268,79 @@ func (s *Server) addProxy() error {
 	if s.c.TLS != nil {
 		listener = tls.NewListener(listener, s.c.TLS)
 	}
+	var inFlight handlers
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer inFlight.begin()()
 		switch {
 		case r.URL.Path == gateway.HealthPath:
 			s.healthcheck(w, r)
 		case !s.ready.Load():
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, notReady, http.StatusServiceUnavailable)
+			p := answer.Problem{Kind: answer.Unavailable, Instance: answer.NewInstance()}
+			answer.Write(w, answer.Unavailable, p.Append(nil))
 		default:
 			s.c.Proxy.ServeHTTP(w, r)
 		}
 	})
 	server := gateway.NewServer(s.endOldConnections(handler), s.c.Log)
+	requests, endRequests := context.WithCancel(context.Background())
+	server.BaseContext = func(net.Listener) context.Context { return requests }
 	server.ConnContext = withBegin
-	s.parts = append(s.parts, part{name: "proxy", listener: listener, serve: server.Serve, stop: server.Shutdown,
-		cut: func() { _ = server.Close() }})
+	s.parts = append(s.parts, part{name: "proxy", listener: listener, serve: server.Serve,
+		stop: func(ctx context.Context) error {
+			// Shutdown does not wait for connections that speak another protocol by now, such as WebSocket.
+			return errors.Join(server.Shutdown(ctx), inFlight.wait(ctx))
+		},
+		cut: func() {
+			endRequests()
+			_ = server.Close()
+			ctx, cancel := context.WithTimeout(context.Background(), cutFor)
+			defer cancel()
+			_ = inFlight.wait(ctx) // they give places of limits back
+		}})
 	return nil
+}
+
+// handlers counts the requests that are being handled.
+type handlers struct {
+	mu   sync.Mutex
+	n    int
+	none chan struct{} // closed when n falls to 0; nil: nobody waits
+}
+
+// begin counts a request until the function that it returns is called.
+func (h *handlers) begin() (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.n++
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.n--; h.n == 0 && h.none != nil {
+			close(h.none)
+			h.none = nil
+		}
+	}
+}
+
+// wait waits until no request is being handled.
+func (h *handlers) wait(ctx context.Context) error {
+	h.mu.Lock()
+	if h.n == 0 {
+		h.mu.Unlock()
+		return nil
+	}
+	if h.none == nil {
+		h.none = make(chan struct{})
+	}
+	none := h.none
+	h.mu.Unlock()
+	select {
+	case <-none:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (s *Server) addHTTP(name, address string, handler http.Handler, encrypted *tls.Config) error {

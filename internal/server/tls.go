@@ -71,7 +71,12 @@ func (c *Certificates) Expiry() time.Time { return *c.expiry.Load() }
 // Reload reads the files again. If one of them is invalid, the previous certificates stay in force, and the error is
 // logged. So is, once an hour, a certificate in force that has expired or soon will. Do not call it twice at once.
 func (c *Certificates) Reload() error {
+	before := c.Expiry()
 	err := c.load()
+	if now := c.Expiry(); err == nil && !now.Equal(before) {
+		c.warned = time.Time{}
+		c.log.Info("certificates reloaded", "file", c.cert, "expires", now.UTC().Format(time.RFC3339))
+	}
 	if err != nil {
 		c.log.Error("certificates not reloaded, the last good ones stay in force", "error", err)
 	}
