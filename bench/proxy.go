@@ -121,7 +121,11 @@ func startProxies() (servers map[string]proxied, end func(), err error) {
 	if err != nil {
 		return nil, end, err
 	}
-	nginx := exec.Command("nginx", "-e", "stderr", "-p", dir, "-c", "nginx.conf") //nolint:gosec // a folder of ours
+	program, err := exec.LookPath("nginx")
+	if err != nil {
+		program = "/usr/sbin/nginx" // where Debian has it, which is in the PATH of root only
+	}
+	nginx := exec.Command(program, "-e", "stderr", "-p", dir, "-c", "nginx.conf") //nolint:gosec // a folder of ours
 	nginx.Stderr = os.Stderr
 	if err := nginx.Start(); err != nil {
 		return nil, end, fmt.Errorf("nginx (of Debian's package nginx-light): %w", err)
