@@ -64,10 +64,10 @@ func (f *Files) read(files []configfile.FileState) error {
 		}
 		f.c.Log.Info(message, "files", len(files), "domains", c.Domains(), "limits", c.Rules())
 	case f.loaded:
-		f.c.Log.Error("configuration not reloaded, the last good one stays in force", "error", err)
 		if f.c.Failed != nil {
-			f.c.Failed(err)
+			f.c.Failed(err) // first, so that whoever has read the log sees it in the statistics
 		}
+		f.c.Log.Error("configuration not reloaded, the last good one stays in force", "error", err)
 	}
 	return err
 }
