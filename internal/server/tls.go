@@ -26,8 +26,11 @@ const expiresSoon, warnEvery = 72 * time.Hour, time.Hour
 
 // OpenCertificates reads a certificate and its key, in PEM. If clients is not "", it is a file of authorities, and only
 // clients with a certificate of one of them are admitted (mutual TLS). If san is not "", that certificate must also
-// have san, a DNS name or an IP address, among its subject alternative names.
+// have san, a DNS name or an IP address, among its subject alternative names. If log is nil, it is slog.Default().
 func OpenCertificates(cert, key, clients, san string, log *slog.Logger) (*Certificates, error) {
+	if log == nil {
+		log = slog.Default()
+	}
 	c := &Certificates{cert: cert, key: key, clients: clients, san: san, log: log}
 	if err := c.load(); err != nil {
 		return nil, err
