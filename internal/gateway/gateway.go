@@ -36,12 +36,9 @@ type Config struct {
 // Gateway is the http.Handler of the local gateway. It is safe for concurrent use. Make it with [New].
 type Gateway struct {
 	c           Config
-	toUpstreams []backend // none: the echo
+	toUpstreams []*backend // none: the echo
 	buffers     buffers
 	panics      atomic.Int64
-
-	warned  atomic.Int64 // when the last failure of the upstream was logged, in seconds since 1970
-	skipped atomic.Int64 // failures since then
 }
 
 // New makes a gateway.

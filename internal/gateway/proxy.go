@@ -21,7 +21,8 @@ func tooLarge(err error) bool {
 	return errors.As(err, &e)
 }
 
-// clientBody is the body of a request. Its errors are those of the client.
+// clientBody is the body of a request. If it cannot be read, that is the client's fault and not the upstream's, so Read
+// returns a clientError.
 type clientBody struct{ io.ReadCloser }
 
 type clientError struct{ error }
@@ -38,7 +39,7 @@ func (b *clientBody) Read(p []byte) (int, error) {
 }
 
 // upstreamFailed answers a request that the upstream did not answer.
-func (g *Gateway) upstreamFailed(w *response, r *http.Request, u Upstream, err error) {
+func (g *Gateway) upstreamFailed(w *response, r *http.Request, b *backend, err error) {
 	kind, timeout := answer.UpstreamDown, net.Error(nil)
 	ofBody := errors.As(err, new(*clientError))
 	switch {
@@ -53,21 +54,18 @@ func (g *Gateway) upstreamFailed(w *response, r *http.Request, u Upstream, err e
 	}
 	instance := answer.NewInstance()
 	if !ofBody {
-		g.warn(instance, u, err)
+		g.warn(instance, b, err)
 	}
 	g.refuse(w, r, kind, instance)
 }
 
-// warn logs a failure once a second at most: while the upstream is away, every request fails. A path can name a
-// tenant's things, so it is not logged.
-func (g *Gateway) warn(instance string, u Upstream, err error) {
-	now, last := time.Now().Unix(), g.warned.Load()
-	if now == last || !g.warned.CompareAndSwap(last, now) {
-		g.skipped.Add(1)
-		return
+// warn logs that an upstream failed, once a second at most: while it is away, every request to it fails. A path can
+// name a tenant's things, so it is not logged.
+func (g *Gateway) warn(instance string, b *backend, err error) {
+	if notLogged, ok := b.failures.Admit(time.Now()); ok {
+		g.c.Log.Warn("the upstream did not answer: start the service of --upstream, or correct its URL", "upstream",
+			b.String(), "instance", instance, "error", redact.Text(err.Error()), "not_logged", notLogged)
 	}
-	g.c.Log.Warn("the upstream did not answer: start the service of --upstream, or correct its URL", "upstream",
-		u.String(), "instance", instance, "error", redact.Text(err.Error()), "not_logged", g.skipped.Swap(0))
 }
 
 // echo takes the place of an upstream: it reads the body, and answers with the request that an upstream would have got.

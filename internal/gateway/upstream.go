@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/forward"
@@ -26,9 +27,12 @@ import (
 const DefaultUpstreamTimeout = time.Minute
 
 const (
-	dialTimeout = 5 * time.Second  // also for TLS, and for the answer to a ping
-	pingAfter   = 15 * time.Second // without a byte on a connection of HTTP/2
-	bufferBytes = 32 << 10         // as many as net/http/httputil takes
+	// The longest waits for a connection, for its TLS, and for the answer to a ping; and how long nothing may come on a
+	// connection of HTTP/2 before it is sent a ping. A shorter timeout of the upstream takes the place of each.
+	connectTimeout = 5 * time.Second
+	pingAfter      = 15 * time.Second
+
+	bufferBytes = 32 << 10 // as many as net/http/httputil takes
 )
 
 // Upstream is a service behind the gateway, and says which requests it gets.
@@ -97,38 +101,41 @@ func (u Upstream) check() error {
 type backend struct {
 	Upstream
 	http.Handler
+	failures clock.Throttle // of the log
 }
 
 // backends makes the handlers, in the order in which a request looks for its own: those of one host come before those
 // of any host, and longer paths before shorter ones.
-func (g *Gateway) backends() ([]backend, error) {
+func (g *Gateway) backends() ([]*backend, error) {
 	timeout := cmp.Or(g.c.UpstreamTimeout, DefaultUpstreamTimeout)
 	usual, unencryptedHTTP2 := newTransport(timeout), newTransport(timeout)
 	unencryptedHTTP2.Protocols = new(http.Protocols)
 	unencryptedHTTP2.Protocols.SetUnencryptedHTTP2(true)
-	var all []backend
+	var all []*backend
 	for _, u := range g.c.Upstreams {
 		if err := u.check(); err != nil {
 			return nil, fmt.Errorf("upstream %w", err)
 		}
-		if slices.ContainsFunc(all, func(b backend) bool { return b.Host == u.Host && b.Path == u.Path }) {
+		if slices.ContainsFunc(all, func(b *backend) bool { return b.Host == u.Host && b.Path == u.Path }) {
 			return nil, fmt.Errorf("two upstreams are for the same requests, %s: give each its own host or path", u)
 		}
 		to, transport := *u.URL, usual
 		if to.Scheme == "h2c" {
 			to.Scheme, transport = "http", unencryptedHTTP2
 		}
-		all = append(all, backend{u, &httputil.ReverseProxy{
+		b := &backend{Upstream: u}
+		b.Handler = &httputil.ReverseProxy{
 			Rewrite:    func(p *httputil.ProxyRequest) { g.rewrite(p, &to) },
 			Transport:  transport,
 			BufferPool: &g.buffers,
 			ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-				g.upstreamFailed(responseOf(w), r, u, err)
+				g.upstreamFailed(responseOf(w), r, b, err)
 			},
 			ErrorLog: slog.NewLogLogger(redact.Handler{Handler: g.c.Log.Handler()}, slog.LevelWarn),
-		}})
+		}
+		all = append(all, b)
 	}
-	slices.SortStableFunc(all, func(a, b backend) int {
+	slices.SortStableFunc(all, func(a, b *backend) int {
 		return cmp.Or(cmp.Compare(min(len(b.Host), 1), min(len(a.Host), 1)), cmp.Compare(len(b.Path), len(a.Path)))
 	})
 	return all, nil
@@ -150,14 +157,15 @@ func (b *buffers) Get() []byte {
 func (b *buffers) Put(used []byte) { b.pool.Put((*[bufferBytes]byte)(used)) }
 
 func newTransport(timeout time.Duration) *http.Transport {
+	connect := min(timeout, connectTimeout)
 	return &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
+			conn, err := (&net.Dialer{Timeout: connect}).DialContext(ctx, network, address)
 			return &upstreamConn{conn, timeout}, err
 		},
-		TLSHandshakeTimeout:   dialTimeout,
+		TLSHandshakeTimeout:   connect,
 		ResponseHeaderTimeout: timeout,
-		HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: dialTimeout},
+		HTTP2:                 &http.HTTP2Config{SendPingTimeout: min(timeout, pingAfter), PingTimeout: connect},
 		MaxIdleConnsPerHost:   256,
 		IdleConnTimeout:       90 * time.Second,
 		ForceAttemptHTTP2:     true,
@@ -205,8 +213,7 @@ func (g *Gateway) backend(r *http.Request, path *route.Path) (http.Handler, answ
 
 // find returns the upstream for one reading of a path, or nil.
 func (g *Gateway) find(host, path string) *backend {
-	for i := range g.toUpstreams {
-		b := &g.toUpstreams[i]
+	for _, b := range g.toUpstreams {
 		rest, begins := strings.CutPrefix(path, b.Path)
 		if begins && (rest == "" || rest[0] == '/' || b.Path == "") && (b.Host == "" || b.Host == host) {
 			return b

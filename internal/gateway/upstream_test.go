@@ -312,8 +312,8 @@ func TestBothWaysAtOnce(t *testing.T) {
 	}
 }
 
-// Guarantees that an upstream that does not read a request, does not speak TLS or does not answer is given up after the
-// timeout, and that a client that sends no sound body is told so, and not that the upstream is away.
+// Guarantees that an upstream that does not read a request, does not answer, or does not speak TLS, is given up after
+// the timeout, and that a client that sends no sound body is told so, and not that the upstream is away.
 func TestUpstreamStalls(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -330,13 +330,16 @@ func TestUpstreamStalls(t *testing.T) {
 		}
 	}()
 	f := newFixture(t, plansText(""), func(c *gateway.Config) {
-		c.Upstreams = upstreams(t, "http://"+ln.Addr().String(), "/reads="+upstreamThatReads(t).String())
+		c.Upstreams = upstreams(t, "http://"+ln.Addr().String(), "/reads="+upstreamThatReads(t).String(),
+			"/tls=https://"+ln.Addr().String())
 		c.UpstreamTimeout, c.MaxBody = 100*time.Millisecond, 0
 	})
 	at := f.serve(t)
 	large := strings.NewReader(strings.Repeat("x", 32<<20)) // more than the buffers of the network hold
 	do(t, http.MethodPost, at+"/x", large, "X-Api-Key", key("acme")).want(t, http.StatusGatewayTimeout)
-	do(t, http.MethodGet, at+"/x", nil, "X-Api-Key", key("acme")).want(t, http.StatusGatewayTimeout)
+	for _, path := range []string{"/x", "/tls"} {
+		do(t, http.MethodGet, at+path, nil, "X-Api-Key", key("acme")).want(t, http.StatusGatewayTimeout)
+	}
 
 	conn, err := net.Dial("tcp", strings.TrimPrefix(at, "http://"))
 	if err != nil {
@@ -356,8 +359,9 @@ func TestUpstreamStalls(t *testing.T) {
 	if got.StatusCode != http.StatusBadRequest {
 		t.Errorf("a body that is not chunked is answered with %d", got.StatusCode)
 	}
-	if n := strings.Count(f.logs.String(), "the upstream did not answer"); n < 1 || n > 2 {
-		t.Errorf("%d lines of the log about the upstream, want those of the upstream that stalls:\n%s", n, f.logs)
+	if n := strings.Count(f.logs.String(), "the upstream did not answer"); n < 2 || n > 4 ||
+		strings.Contains(f.logs.String(), "upstream=/reads") {
+		t.Errorf("%d lines of the log about the upstream, want those of the two that stall:\n%s", n, f.logs)
 	}
 }
 
@@ -383,4 +387,75 @@ func TestUpstreamGetsWhatWasSent(t *testing.T) {
 				r.Header, want, query)
 		}
 	}
+}
+
+// Guarantees that a connection of HTTP/2 that has become silent is given up, and that later requests get a new one.
+func TestSilentConnection(t *testing.T) {
+	service := grpc.NewServer()
+	healthv1.RegisterHealthServer(service, health.NewServer())
+	back, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = service.Serve(back) }() // until Stop
+	t.Cleanup(service.Stop)
+	relay, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = relay.Close() })
+	silent := make(chan struct{}) // closed: the first connection passes nothing on
+	go func() {
+		for first := true; ; first = false {
+			from, err := relay.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("tcp", back.Addr().String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(func() { _, _ = from.Close(), to.Close() })
+			pass := func(to io.Writer, from io.Reader) {
+				buf := make([]byte, 4096)
+				for {
+					n, err := from.Read(buf)
+					if err != nil {
+						return
+					}
+					select {
+					case <-silent:
+						if first {
+							continue
+						}
+					default:
+					}
+					_, _ = to.Write(buf[:n])
+				}
+			}
+			go pass(to, from)
+			go pass(from, to)
+		}
+	}()
+	f := newFixture(t, []byte("ipLimits: []\n"), func(c *gateway.Config) {
+		c.Upstreams, c.UpstreamTimeout = upstreams(t, "h2c://"+relay.Addr().String()), 200*time.Millisecond
+	})
+	conn, err := grpc.NewClient(strings.TrimPrefix(f.serve(t), "http://"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	client := healthv1.NewHealthClient(conn)
+	if _, err := client.Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	close(silent)
+	for range 10 {
+		if _, err = client.Check(t.Context(), &healthv1.HealthCheckRequest{}); err == nil {
+			return
+		}
+	}
+	t.Errorf("ten requests after the connection has become silent, the last one fails with %v", err)
 }

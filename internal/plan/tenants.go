@@ -23,7 +23,7 @@ const (
 
 // override holds what a tenant changes in a limit of its plan.
 type override struct {
-	spec                               // the new settings; amounts are those of the one tier
+	spec                               // the new settings; its amounts are for a limit with one tier
 	list   []tierSpec                  // of the key tiers
 	listed bool                        // the key tiers is there
 	bad    bool                        // the value of tiers or quota cannot be read

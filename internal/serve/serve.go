@@ -237,7 +237,7 @@ func (o *Options) Run(ctx context.Context) error {
 	return err
 }
 
-// follow takes up changes of what is not nil, until the context ends.
+// follow applies changes of the files, the plans and the certificates until the context ends. Each may be nil.
 func follow(ctx context.Context, files *server.Files, plans *tenantPlans, certificates *server.Certificates) {
 	if files != nil {
 		go files.Watch(ctx, server.CheckEvery, configfile.Hangups(ctx))

@@ -3,8 +3,8 @@
 // A Put is a consistent read and one conditional write, which costs one write unit for each KB of the item or part of
 // one. Any number of processes may write. The tables' streams are the feed: a [Decoder] reads what they bring.
 //
-// The tables are those of package control, each with the partition key id and no sort key. There is no time to live:
-// items and tombstones are never deleted. A table's stream carries new and old images.
+// There is one table for each of the control tables. Its partition key is id, and it has no sort key. Items and
+// tombstones are never deleted, so there is no time to live. A table's stream carries new and old images.
 //
 //	attribute   type  meaning
 //	id          S     the item's key

@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
@@ -25,7 +25,7 @@ type Keeper struct {
 	Now   func() time.Time
 	Log   *slog.Logger
 
-	warned, notLogged atomic.Int64 // when the last failure was logged, in seconds since 1970; failures since then
+	failures clock.Throttle // of the log
 }
 
 // Places holds the places that one request has taken. A nil *Places holds none, and its methods do nothing. It is safe
@@ -118,13 +118,12 @@ func (p *Places) tick() {
 // warn logs a failure, once a second at most: while the store is away, each request fails.
 func (p *Places) warn(what string, err error) {
 	k := p.keeper
-	now, last := k.Now().Unix(), k.warned.Load()
-	if now == last || !k.warned.CompareAndSwap(last, now) {
-		k.notLogged.Add(1)
+	notLogged, ok := k.failures.Admit(k.Now())
+	if !ok {
 		return
 	}
 	k.Log.Warn(what, "tenant", p.renewal.Owner.Name, "limit", p.renewal.Charges[0].Limit.ID, "next_try",
-		p.shortest/renewals, "error", err, "not_logged", k.notLogged.Swap(0))
+		p.shortest/renewals, "error", err, "not_logged", notLogged)
 }
 
 // Renew takes each place once more, and gives the older ones back. Once Release was called, it does nothing. After an

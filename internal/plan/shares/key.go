@@ -17,7 +17,7 @@ const (
 // PlacementKey returns the key of a tenant's placement.
 func PlacementKey(tenant string) string { return keyOf(PlacementPrefix, tenant) }
 
-// IsPlacement reports whether a key is that of a placement.
+// IsPlacement reports whether a stored item with this key is a [Placement].
 func IsPlacement(key string) bool { return strings.HasPrefix(key, PlacementPrefix) }
 
 // AckKey returns the key of a cell's acknowledgement.
