@@ -75,10 +75,9 @@ func responseOf(w http.ResponseWriter) *response {
 // Unwrap lets http.ResponseController use the methods of the server's writer.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader adds the headers to the final answer. An interim one passes as it is: 1xx but 101, after which no other
-// comes.
+// WriteHeader adds the headers to the final answer. An interim one (1xx) passes as it is.
 func (w *response) WriteHeader(status int) {
-	if (status >= 200 || status == http.StatusSwitchingProtocols) && w.status == 0 {
+	if status >= 200 && w.status == 0 {
 		w.status = status
 		if w.last != nil {
 			w.last.Set(w.Header())

@@ -23,7 +23,7 @@ import (
 )
 
 // DefaultUpstreamTimeout is how long the gateway waits for the headers of an upstream's answer if
-// Config.UpstreamTimeout is 0.
+// Config.UpstreamTimeout is 0. It also limits each write to an upstream.
 const DefaultUpstreamTimeout = time.Minute
 
 const (
@@ -32,21 +32,21 @@ const (
 	connectTimeout = 5 * time.Second
 	pingAfter      = 15 * time.Second
 
-	bufferBytes = 32 << 10 // as many as net/http/httputil takes
+	bufferBytes = 32 << 10 // the size of the buffers that net/http/httputil would make itself
 )
 
-// Upstream is a service behind the gateway, and says which requests it gets.
+// Upstream is a service behind the gateway, with the host and the path of the requests that go to it.
 type Upstream struct {
-	Host string   // of requests, without a port; "": any host
-	Path string   // the first segments of the path of requests, such as /v2; "": any path
-	URL  *url.URL // http, https, or h2c for HTTP/2 without TLS; its path precedes that of requests
+	Host string   // of requests, in lower case, without a port; "": any host
+	Path string   // that requests begin with, in whole segments, such as /v2; "": any path
+	URL  *url.URL // http, https, or h2c (HTTP/2 without TLS); its path is put before that of a request
 }
 
-// ParseUpstream reads URL or [HOST][/PATH]=URL.
+// ParseUpstream reads URL, for all requests, or [HOST][/PATH]=URL, for requests to that host and below that path.
 func ParseUpstream(text string) (Upstream, error) {
 	var u Upstream
 	to := text
-	show := func(part string) string { // without what may be a password
+	show := func(part string) string { // hides a part if the text may have a password or a token in it
 		if strings.ContainsAny(text, "@?") {
 			return "…"
 		}
@@ -55,7 +55,8 @@ func ParseUpstream(text string) (Upstream, error) {
 	if before, after, ok := strings.Cut(text, "="); ok && !strings.Contains(before, "://") {
 		to = after
 		at := strings.IndexByte(before+"/", '/')
-		u.Host, u.Path = strings.ToLower(before[:at]), strings.TrimRight(before[at:], "/")
+		u.Host = strings.TrimSuffix(strings.ToLower(before[:at]), ".")
+		u.Path = strings.TrimRight(before[at:], "/")
 		if strings.ContainsAny(u.Host, ":*@ ") {
 			return u, fmt.Errorf("%q: want a host without a port, such as api.example.com, or no host for all",
 				show(before))
@@ -70,27 +71,25 @@ func ParseUpstream(text string) (Upstream, error) {
 	}
 	var err error
 	if u.URL, err = url.Parse(to); err != nil {
-		if in := new(url.Error); errors.As(err, &in) {
-			err = in.Err // without the URL, which may have a password in it
-		}
-		return u, fmt.Errorf("it is not a URL: %w", err)
+		return u, errors.New("it is not a URL") // the cause may quote a part of a password
 	}
 	return u, u.check()
 }
 
-// String names the requests that the upstream gets, as in "api.example.com/v2".
+// String returns the host and the path of the requests that the upstream gets, such as "api.example.com/v2".
 func (u Upstream) String() string { return u.Host + cmp.Or(u.Path, "/") }
 
-// check returns an error if the URL is not the base URL of an upstream.
+// check returns an error if the URL cannot be that of an upstream. The error does not contain the URL, which may have a
+// password in it.
 func (u Upstream) check() error {
 	switch to := u.URL; {
 	case !slices.Contains([]string{"http", "https", "h2c"}, to.Scheme):
 		return fmt.Errorf("the scheme %q: want http://HOST, https://HOST, or h2c://HOST for HTTP/2 without TLS",
 			to.Scheme)
 	case to.Hostname() == "":
-		return fmt.Errorf("%q has no host", to.Redacted())
+		return errors.New("the URL has no host")
 	case to.User != nil:
-		return fmt.Errorf("%q: a user or password in the URL is not supported", to.Redacted())
+		return errors.New("a user or password in the URL is not supported")
 	case to.RawQuery != "" || to.Fragment != "":
 		return errors.New("a query or fragment is not supported")
 	}
@@ -104,8 +103,8 @@ type backend struct {
 	failures clock.Throttle // of the log
 }
 
-// backends makes the handlers, in the order in which a request looks for its own: those of one host come before those
-// of any host, and longer paths before shorter ones.
+// backends makes the handlers, in the order in which find tries them: those with a host come before those for any host,
+// and then longer paths before shorter ones.
 func (g *Gateway) backends() ([]*backend, error) {
 	timeout := cmp.Or(g.c.UpstreamTimeout, DefaultUpstreamTimeout)
 	usual, unencryptedHTTP2 := newTransport(timeout), newTransport(timeout)
@@ -128,6 +127,16 @@ func (g *Gateway) backends() ([]*backend, error) {
 			Rewrite:    func(p *httputil.ProxyRequest) { g.rewrite(p, &to) },
 			Transport:  transport,
 			BufferPool: &g.buffers,
+			ModifyResponse: func(answered *http.Response) error {
+				if answered.StatusCode == http.StatusSwitchingProtocols {
+					// The proxy adds these to the headers that the gateway has set, and sends no other answer after
+					// this one, so that the gateway cannot replace them.
+					for _, name := range answer.Names {
+						answered.Header.Del(name)
+					}
+				}
+				return nil
+			},
 			ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 				g.upstreamFailed(responseOf(w), r, b, err)
 			},
@@ -141,7 +150,7 @@ func (g *Gateway) backends() ([]*backend, error) {
 	return all, nil
 }
 
-// buffers hold parts of bodies while they are passed on. Without a pool, the proxy makes garbage of 32 KiB for each
+// buffers is a pool of buffers for copying the bodies of answers. Without it, the proxy would allocate 32 KiB for each
 // request.
 type buffers struct{ pool sync.Pool }
 
@@ -161,7 +170,10 @@ func newTransport(timeout time.Duration) *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := (&net.Dialer{Timeout: connect}).DialContext(ctx, network, address)
-			return &upstreamConn{conn, timeout}, err
+			if err != nil {
+				return nil, err
+			}
+			return &upstreamConn{conn, timeout}, nil
 		},
 		TLSHandshakeTimeout:   connect,
 		ResponseHeaderTimeout: timeout,
@@ -173,8 +185,9 @@ func newTransport(timeout time.Duration) *http.Transport {
 	}
 }
 
-// upstreamConn is a connection to an upstream. What is sent must make progress: an upstream that reads no more would
-// otherwise hold the request for ever, since net/http notices that the client has gone only when its body was read.
+// upstreamConn is a connection on which each write must end within the timeout. Otherwise an upstream of HTTP/1 that no
+// longer reads could hold a request for ever: net/http notices that an HTTP/1 client has gone only after its body was
+// read.
 type upstreamConn struct {
 	net.Conn
 	timeout time.Duration
@@ -188,8 +201,8 @@ func (c *upstreamConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// backend returns the handler for a request. If no upstream is for it, or its path leads to several, depending on how
-// it is read, backend returns nil and the answer.
+// backend returns the handler for a request, which is the echo if there are no upstreams. If no upstream is for it, or
+// if its path can be read in ways that lead to different upstreams, backend returns nil and what to answer.
 func (g *Gateway) backend(r *http.Request, path *route.Path) (http.Handler, answer.Kind) {
 	if len(g.toUpstreams) == 0 {
 		return http.HandlerFunc(g.echo), answer.Allowed
@@ -211,7 +224,7 @@ func (g *Gateway) backend(r *http.Request, path *route.Path) (http.Handler, answ
 	return first, answer.Allowed
 }
 
-// find returns the upstream for one reading of a path, or nil.
+// find returns the first upstream for a host and one reading of a path, or nil.
 func (g *Gateway) find(host, path string) *backend {
 	for _, b := range g.toUpstreams {
 		rest, begins := strings.CutPrefix(path, b.Path)
@@ -222,13 +235,13 @@ func (g *Gateway) find(host, path string) *backend {
 	return nil
 }
 
-// rewrite makes the request to an upstream from an admitted request.
+// rewrite makes the request to an upstream from a request that the limits admit.
 func (g *Gateway) rewrite(p *httputil.ProxyRequest, to *url.URL) {
 	p.SetURL(to)
-	p.Out.URL.RawQuery = p.In.URL.RawQuery // as the client wrote it: it may be signed
+	p.Out.URL.RawQuery = p.In.URL.RawQuery // it may be signed; the proxy drops parameters that it cannot parse
 	for name := range p.Out.Header {
 		switch strings.ToLower(strings.ReplaceAll(name, "_", "-")) {
-		case "x-original-url", "x-rewrite-url": // some backends serve their path instead
+		case "x-original-url", "x-rewrite-url": // some servers use the path in these, and read _ as -
 			delete(p.Out.Header, name)
 		}
 	}

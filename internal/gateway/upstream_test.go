@@ -47,7 +47,7 @@ func TestUpstreamOfARequest(t *testing.T) {
 		return s.URL
 	}
 	f := newFixture(t, []byte("ipLimits: []\n"), func(c *gateway.Config) {
-		c.Upstreams = upstreams(t, "/v2="+named("two"), "api.example.com="+named("api"), "/v2/deep/="+named("deep"),
+		c.Upstreams = upstreams(t, "/v2="+named("two"), "api.example.com.="+named("api"), "/v2/deep/="+named("deep"),
 			"API.example.com/v2="+named("api two")+"/below", "/only="+named("only"))
 	})
 	at := f.serve(t)
@@ -112,6 +112,9 @@ func TestParseUpstream(t *testing.T) {
 		"u:secret@host:3000":           "want http://HOST",
 		"http://h/?token=secret":       "a query or fragment",
 		"http://u:secret@h=http://x":   "a user or password",
+		"http:u:secret@h":              "has no host",
+		"http:///x?token=secret":       "has no host",
+		"http://user:secret/x@h":       "it is not a URL",
 	} {
 		_, err := gateway.ParseUpstream(text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
@@ -230,7 +233,7 @@ func TestWebSocket(t *testing.T) {
 		}
 		defer conn.Close()
 		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"+
-			"Upgrade: websocket\r\n\r\n")
+			"Upgrade: websocket\r\nX-RateLimit-Limit: 999\r\n\r\n")
 		_, _ = io.Copy(conn, both) // what the client sends, until it closes
 	}))
 	t.Cleanup(upstream.Close)
@@ -253,6 +256,9 @@ func TestWebSocket(t *testing.T) {
 	defer got.Body.Close()
 	if got.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("the answer is %v", got)
+	}
+	if limits := got.Header["X-Ratelimit-Limit"]; len(limits) != 1 || limits[0] != "5" {
+		t.Errorf("the answer has the limits %q, want that of the decision alone", limits)
 	}
 	for _, message := range []string{"one\n", "two\n"} {
 		if _, err := io.WriteString(conn, message); err != nil {
