@@ -116,6 +116,22 @@ func TestProxy(t *testing.T) {
 	}
 }
 
+// Guarantees that with --trusted-hops the ipLimits count the address that the operator's proxy names, and without it
+// that of the connection.
+func TestProxyTrustsHops(t *testing.T) {
+	plans := filepath.Join(t.TempDir(), "plans.yaml")
+	write(t, plans, "ipLimits: [ { id: once, algorithm: fixed_window, threshold: 1, period: 8784h } ]\n")
+	for hops, want := range map[string]int{"0": http.StatusTooManyRequests, "1": http.StatusOK} {
+		s := startProxy(t, "--plans", plans, "--trusted-hops", hops, "--upstream", named(t, "all"))
+		for i, address := range []string{"203.0.113.1", "203.0.113.2"} {
+			status, body := getWith(t, s.proxy, []string{"X-Forwarded-For", address})
+			if i == 0 && status != http.StatusOK || i == 1 && status != want {
+				t.Errorf("%s hops, address %d: %d %s, want 200, then %d", hops, i+1, status, body, want)
+			}
+		}
+	}
+}
+
 // Guarantees that two proxies with one Redis hold a limit together, to the unit.
 func TestProxiesShareRedis(t *testing.T) {
 	redis := redistest.Start(t)

@@ -9,32 +9,32 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// key declares one key of a mapping of a plans file. How the key is read, how an override replaces it, what explain and
-// the losses of a change say of it, and its row in docs/plans.md follow from the declaration. S is what the mapping is
-// read into.
+// key declares one key of a mapping in a plans file. What reads the key, applies overrides, explains limits and reports
+// what a change weakens goes by this declaration, and so does the key's row in docs/plans.md, the reference. S is the
+// struct that the mapping is read into.
 type key[S any] struct {
 	name  string
-	kind  string // for the reference: how the value is written; if empty, bind takes it from the kind
-	usual string // for the reference: the default; if empty, a key with need is "required"
-	doc   string // for the reference
-	need  string // what is wanted, if the key must be there
+	kind  string // for the reference: how the value is written; if "", bind takes the text of its kind
+	usual string // for the reference: the default; if "" and need is set, the reference says "required"
+	doc   string // for the reference: what the key does
+	need  string // what a problem says is needed if the key is missing; "": the key is optional
 
-	// Of the keys of a limit.
-	byForm   bool   // formOf reads the key: it belongs to some ways of counting, or is wanted first
-	override string // for the reference: of which limits a tenant may change it; "": of none
-	notInIP  string // what ipLimits answer to the key; "": they have it
+	// Only keys of a limit have these three.
+	byForm   bool   // formOf reads the key: only some ways of counting have it, or it must be read before others
+	override string // for the reference: the limits in which a tenant may override it; "": none
+	notInIP  string // the problem if the key is used in ipLimits; "": it is allowed there
 
-	read    func(r *reader, o object, s *S, layer, need string) // stores in s what o has under the key
-	replace func(s, by *S)                                      // stores in s what by has, if by has the key
-	mark    func(s *S) mark                                     // where the value of s was written
-	into    func(s *S, l *limit.Limit)                          // stores the value of s in a limit
-	text    func(e *Effective) string                           // what explain shows; "": no line
-	ifSet   bool                                                // explain does not show the default
-	list    func(l *lister)                                     // shows several lines in place of text
-	loss    func(old, now *limit.Limit) string                  // how now protects less than old; "": it does not
+	read    func(r *reader, o object, s *S, layer, need string) // stores the key's value from o in s
+	replace func(s, by *S)                                      // copies the value from by to s, if by has the key
+	mark    func(s *S) mark                                     // where the key's value in s was written
+	into    func(s *S, l *limit.Limit)                          // copies the key's value from s to a limit
+	text    func(e *Effective) string                           // the line that explain shows; "": none
+	ifSet   bool                                                // explain shows the key only if it was set
+	list    func(l *lister)                                     // in place of text, for several lines
+	loss    func(old, now *limit.Limit) string                  // how now is weaker than old; "": it is not
 }
 
-// kind is how a value is written and read.
+// kind says how a value is written, and reads it. read returns false if the value is invalid.
 type kind[T any] struct {
 	text string // for the reference
 	read func(*reader, value) (T, bool)
@@ -66,13 +66,13 @@ func oneOf[T any](parse func(string) (T, bool), words ...string) kind[T] {
 	}}
 }
 
-// valueOf reads a value that is there.
+// valueOf reads the value of a key that is present.
 func valueOf[T any](r *reader, v value, layer string, as kind[T]) field[T] {
 	got, ok := as.read(r, v)
 	return field[T]{v: got, set: true, bad: !ok, from: placeOf(v, layer)}
 }
 
-// bind completes the declaration of a key whose value is kept in the field of S that of returns.
+// bind returns k with the functions that keep its value in one field of S, which the function of returns.
 func bind[S, T any](k key[S], as kind[T], of func(*S) *field[T]) key[S] {
 	if k.kind == "" {
 		k.kind = as.text
@@ -100,7 +100,8 @@ type mapping[S any] struct {
 	keys []*key[S]
 }
 
-// mappingOf returns a mapping. what names it in problems, and refused has answers to keys that it does not have.
+// mappingOf returns a mapping with these keys. Problems call it what. refused has the problems of keys that are not
+// supported there.
 func mappingOf[S any](what string, refused map[string]string, keys ...key[S]) *mapping[S] {
 	m := &mapping[S]{schema: schema{What: what, Refused: refused}}
 	for i := range keys {
@@ -109,7 +110,7 @@ func mappingOf[S any](what string, refused map[string]string, keys ...key[S]) *m
 	return m
 }
 
-// read reads a mapping into s.
+// read reads a mapping into s, except for the keys that formOf reads.
 func (m *mapping[S]) read(r *reader, v value, s *S, layer string) (object, bool) {
 	o, ok := r.Object(v, &m.schema)
 	if ok {
@@ -118,7 +119,7 @@ func (m *mapping[S]) read(r *reader, v value, s *S, layer string) (object, bool)
 	return o, ok
 }
 
-// take reads the keys of those names; without names all but those that formOf reads.
+// take reads the named keys; without names, it reads all but those with byForm.
 func (m *mapping[S]) take(r *reader, o object, s *S, layer string, names ...string) {
 	for _, k := range m.keys {
 		if k.read != nil && (slices.Contains(names, k.name) || len(names) == 0 && !k.byForm) {
