@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
@@ -227,6 +229,28 @@ func TestProxyTLS(t *testing.T) {
 	}
 	if err := <-s.done; err != nil {
 		t.Errorf("the proxy ended with %v", err)
+	}
+}
+
+// Guarantees that the proxy knows the plans, tenants and API keys of a cell's config table, with the peppers of
+// --pepper.
+func TestProxyConfigTable(t *testing.T) {
+	endpoint := dynamodbtest.Need(t)
+	documents, name, _ := configTableOf(t, endpoint, 1)
+	pepper := []byte("a pepper of sixteen bytes or more")
+	file := filepath.Join(t.TempDir(), "pepper")
+	write(t, file, string(pepper))
+	writeDocument(t, documents, 1, plan.KindKey, "k1", fmt.Sprintf(
+		`{"hash":%q,"id":"k1","pepper":"p1","tenant":"acme"}`, identity.HashKey(pepper, identity.ExampleKey("acme"))))
+	s := startProxy(t, "--config-table", name, "--dynamodb", endpoint, "--dynamodb-table", tableName(t),
+		"--dynamodb-deadline", "10s", "--pepper", "p1="+file, "--upstream", named(t, "all"))
+	for i, c := range []struct {
+		key    string
+		status int
+	}{{identity.ExampleKey("acme"), 200}, {identity.ExampleKey("acme"), 429}, {identity.NewKey(), 401}} {
+		if status, body := getWith(t, s.proxy, []string{"X-API-Key", c.key}); status != c.status {
+			t.Errorf("call %d: %d %s, want %d", i+1, status, body, c.status)
+		}
 	}
 }
 
